@@ -1,0 +1,103 @@
+"""Does decoding on two threads cost more than two loops that do nothing else?
+
+Contestants: 1000 photo-like JPEGs of 500 x 375, made here and kept in memory; each is decoded, cropped at
+random, resized to 224 x 224 and flipped at random with Pillow, then stacked in batches of 64;
+  bare    two plain loops in two threads, each with half the images and a generator of its own
+  ours    map(..., rng=True, workers=2).batch(64), whose draws are the same for any number of workers
+Target: at least 0.95 of the bare rate, in pairs in which the bare loops had two cores to themselves.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from _measure import Bench
+from numpy.typing import NDArray
+from PIL import Image
+
+import penstock as ps
+
+WIDTH, HEIGHT, SIDE, BATCH = 500, 375, 224, 64
+
+
+def make_jpegs(count: int) -> list[bytes]:
+    """Smooth random fields of several scales with a little grain: they compress like photos."""
+    rng = np.random.default_rng(0)
+    grain = rng.normal(0, 7, (2 * HEIGHT, 2 * WIDTH, 1)).astype(np.float32)
+    return [_encode(_photo(rng, grain)) for _ in range(count)]
+
+
+def _photo(rng: np.random.Generator, grain: NDArray[np.float32]) -> NDArray[np.uint8]:
+    top, left = rng.integers(0, HEIGHT), rng.integers(0, WIDTH)
+    field = grain[top : top + HEIGHT, left : left + WIDTH] + np.zeros(3, np.float32)
+    for cells, strength in ((3, 0.55), (12, 0.3), (48, 0.15)):
+        small = Image.fromarray(rng.integers(0, 256, (cells * 3 // 4 + 1, cells, 3), dtype=np.uint8))
+        field += strength * np.asarray(small.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), np.float32)
+    return field.clip(0, 255).astype(np.uint8)
+
+
+def _encode(pixels: NDArray[np.uint8]) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=85)
+    return file.getvalue()
+
+
+def augment(jpeg: bytes, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Decode, crop a random square of at least 60 % of the height, resize, flip every second time."""
+    image = Image.open(io.BytesIO(jpeg))
+    side = int(rng.integers(HEIGHT * 6 // 10, HEIGHT + 1))
+    left, top = int(rng.integers(0, WIDTH - side + 1)), int(rng.integers(0, HEIGHT - side + 1))
+    box = (left, top, left + side, top + side)
+    small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=box)
+    if rng.random() < 0.5:
+        small = small.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.asarray(small)
+
+
+def plain_loop(jpegs: Sequence[bytes], seed: int) -> Iterable[NDArray[np.uint8]]:
+    rng = np.random.default_rng(seed)
+    for first in range(0, len(jpegs), BATCH):
+        yield np.stack([augment(jpeg, rng) for jpeg in jpegs[first : first + BATCH]])
+
+
+def consume(batches: Iterable[Any]) -> int:
+    samples = 0
+    for batch in batches:
+        if batch.shape[1:] != (SIDE, SIDE, 3):
+            raise AssertionError(f"expected images of {(SIDE, SIDE, 3)}, got a batch of {batch.shape}")
+        samples += len(batch)
+    return samples
+
+
+def two_threads(jpegs: Sequence[bytes]) -> int:
+    counts: list[int] = []
+    halves = jpegs[: len(jpegs) // 2], jpegs[len(jpegs) // 2 :]
+    loops = [
+        threading.Thread(target=lambda half=half, seed=seed: counts.append(consume(plain_loop(half, seed))))
+        for seed, half in enumerate(halves)
+    ]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join()
+    return sum(counts)
+
+
+def main() -> None:
+    bench = Bench("decode", __doc__)
+    jpegs = make_jpegs(bench.size(1000, quick=128))
+    print(f"  {len(jpegs)} JPEGs, {sum(map(len, jpegs)) / len(jpegs) / 1000:.0f} KB on average", flush=True)
+    pipeline = ps.from_sequence(jpegs).map(augment, rng=True, workers=2).batch(BATCH)
+
+    bare = partial(two_threads, jpegs)
+    bench.versus("two threads", lambda: consume(pipeline), bare, at_least=0.95, cores=2)
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()

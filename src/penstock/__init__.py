@@ -1,0 +1,62 @@
+"""penstock: the input pipeline that keeps an accelerator fed.
+
+>>> import penstock as ps
+>>> data = ps.from_sequence(range(6)).map(lambda x: x * x, workers=2).batch(4)
+>>> for batch in data:
+...     print(batch)
+[0 1 4 9]
+[16 25]
+"""
+
+from penstock import ops
+from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, zip
+from penstock.errors import (
+    LengthUnknown,
+    MissingExtra,
+    PenstockError,
+    PlanError,
+    RaggedBatch,
+    ServiceError,
+    Skip,
+    StageTimeout,
+    StateMismatch,
+    TooManyErrors,
+    WorkerDied,
+)
+from penstock.executors.threads import Threads
+from penstock.ops.call import Retry
+from penstock.ops.functions import per_worker
+from penstock.pipeline import Pipeline
+from penstock.runtime.calls import SampleInfo
+from penstock.runtime.chunk import ErrorRecord
+from penstock.runtime.loader import Loader
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ErrorRecord",
+    "LengthUnknown",
+    "Loader",
+    "MissingExtra",
+    "PenstockError",
+    "Pipeline",
+    "PlanError",
+    "RaggedBatch",
+    "Retry",
+    "SampleInfo",
+    "ServiceError",
+    "Skip",
+    "StageTimeout",
+    "StateMismatch",
+    "Threads",
+    "TooManyErrors",
+    "WorkerDied",
+    "concat",
+    "fake",
+    "from_arrays",
+    "from_iterable",
+    "from_sequence",
+    "ops",
+    "per_worker",
+    "zip",
+]

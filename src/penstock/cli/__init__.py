@@ -1,0 +1,1 @@
+"""The command line. ``main`` chooses a command; every command is a file of its own."""

@@ -1,0 +1,1 @@
+"""The parts of ``penstock demo``: its photos, its two runs, and how they are shown."""

@@ -1,0 +1,100 @@
+"""The functions that make a pipeline from data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from penstock.pipeline import Pipeline
+from penstock.sources.arrays import ArraySource
+from penstock.sources.combine import ConcatSource, ZipSource
+from penstock.sources.fake import FakeSource
+from penstock.sources.iterable import IterableSource
+from penstock.sources.sequence import SequenceSource
+
+__all__ = ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "zip"]
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Dataset(Protocol[T_co]):
+    """Anything with a length and samples by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+
+def from_sequence(dataset: Dataset[T], *, indices: Iterable[int] | None = None, with_index: bool = False) -> Pipeline[T]:
+    """Samples ``dataset[i]``: a list, a torch map-style dataset, a Hugging Face dataset.
+
+    Several at once by ``dataset.__getitems__`` where there is one. ``indices`` are the samples to
+    use, in their order; ``with_index=True`` makes each sample ``(index, sample)``.
+
+    >>> list(from_sequence("abc", indices=[2, 0]))
+    ['c', 'a']
+    """
+    return Pipeline(SequenceSource(dataset, indices, with_index))
+
+
+def from_arrays(*arrays: Any, indices: Iterable[int] | None = None, with_index: bool = False) -> Pipeline[Any]:
+    """Rows of arrays: a tuple of rows for several, a row for one, a dict of rows for a dict.
+
+    An array is anything with ``len`` and ``[]``: numpy arrays and memmaps, h5py, zarr, or an
+    accessor of your own that takes an int or a 1-D integer array. Over real arrays a batch is one
+    vectorised read. Rows are read-only, as they are still the array's own; a batch is yours.
+
+    ``indices`` are the rows to use, in their order. ``with_index=True`` puts the row's number
+    first in a tuple, or into the field ``"index"`` of a dict.
+
+    >>> import numpy as np
+    >>> x, y = np.arange(6).reshape(3, 2), np.array([0, 1, 0])
+    >>> [(a.tolist(), b.tolist()) for a, b in from_arrays(x, y).batch(2)]
+    [([[0, 1], [2, 3]], [0, 1]), ([[4, 5]], [0])]
+    """
+    if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+        return Pipeline(ArraySource(arrays[0], indices, with_index))
+    return Pipeline(ArraySource(arrays, indices, with_index))
+
+
+def from_iterable(factory: Callable[[], Iterable[T]] | Iterable[T]) -> Pipeline[T]:
+    """Samples of an iterable, read forward: a function that makes a new one for every epoch, or
+    one that can be iterated again.
+
+    >>> def numbers():
+    ...     yield from range(3)
+    >>> list(from_iterable(numbers))
+    [0, 1, 2]
+    """
+    return Pipeline(IterableSource(factory))
+
+
+def fake(spec: Any, length: int = 1_000, *, constant: bool = False) -> Pipeline[Any]:
+    """Made-up samples, to measure everything else: ``{"x": ((224, 224, 3), "uint8")}``.
+
+    Random ones depend on their index alone; with ``constant=True`` all are the same zeros.
+
+    >>> sample, = fake({"x": ((2, 2), "uint8")}, length=1)
+    >>> sample["x"].shape, sample["x"].dtype
+    ((2, 2), dtype('uint8'))
+    """
+    return Pipeline(FakeSource(spec, length, constant))
+
+
+def zip(*pipelines: Pipeline[Any]) -> Pipeline[Any]:
+    """Tuples of one sample of each pipeline; ends with the shortest.
+
+    >>> list(zip(from_sequence("ab"), from_sequence([1, 2, 3])))
+    [('a', 1), ('b', 2)]
+    """
+    return Pipeline(ZipSource(pipelines))
+
+
+def concat(*pipelines: Pipeline[T]) -> Pipeline[T]:
+    """One pipeline after the other.
+
+    >>> list(concat(from_sequence([1, 2]), from_sequence([3])))
+    [1, 2, 3]
+    """
+    return Pipeline(ConcatSource(pipelines))

@@ -1,0 +1,127 @@
+"""The contract of an executor: it starts workers and gives them a place to wait.
+
+An executor knows nothing of tickets, order or failure. It is handed a loop (`work`), starts
+something that runs it (a thread, a coroutine, a process with a thread in front of it), and can
+wake it, wait for its end and say where it stands. The loop itself is written once, in
+`penstock.runtime.worker`; `penstock.testing.check_executor` tries a new executor.
+
+A `Placement` says where an op runs; a `Pool` is a placement that several pipelines share.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from penstock.errors import PlanError
+
+__all__ = ["Executor", "Placement", "Pool", "Worker"]
+
+
+class Worker(ABC):
+    """One worker of an executor: it runs the loop until the loop returns."""
+
+    name: str
+    #: given up while inside a call: it ends as soon as the call returns
+    retired: bool = False
+
+    @abstractmethod
+    def unpark(self) -> None:
+        """Wake the worker if it waits. Never blocks, never takes a lock."""
+
+    @abstractmethod
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the loop to return; False if it has not within `timeout_s`."""
+
+    @abstractmethod
+    def stack(self) -> str:
+        """Where the worker stands right now, as a formatted traceback."""
+
+
+class Executor(ABC):
+    """Starts workers. One executor object serves one pool."""
+
+    kind: ClassVar[str]
+    #: workers are coroutines on an event loop and run `async def` functions
+    asynchronous: ClassVar[bool] = False
+    #: has no workers: the reader itself runs every ticket
+    inline: ClassVar[bool] = False
+    #: workers of an op that names this executor but no number
+    default_workers: ClassVar[int] = 1
+
+    @abstractmethod
+    def start(self, work: Callable[[Any], Any], name: str) -> Worker:
+        """Start a worker that runs ``work(worker)`` (awaits it, if `asynchronous`)."""
+
+    def close(self) -> None:
+        """Called after all workers have ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an op runs: a kind of executor, a number of workers, or a pool and a cap in it."""
+
+    kind: str
+    workers: int | str | None = None
+    pool: Pool | None = None
+
+    @classmethod
+    def of(cls, on: str | Pool | None, workers: int | str | None, what: str) -> Placement | None:
+        """The placement that `on` and `workers` ask for; None when they ask for nothing."""
+        _check_workers(workers, what)
+        if isinstance(on, Pool):
+            return cls(on.kind, workers, on)
+        if on is None:
+            return None if workers is None else cls("thread", workers)
+        if not isinstance(on, str):
+            raise PlanError(
+                f"{what}: on= takes 'inline', 'thread', 'process', 'async', 'ray' or a pool such as "
+                f"ps.Threads(4), got {on!r}"
+            )
+        return cls(on, workers)
+
+
+def _check_workers(workers: object, what: str) -> None:
+    if workers is None or workers == "auto":
+        return
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise PlanError(f"{what}: workers= takes a number or 'auto', got {workers!r}")
+    if workers < 1:
+        raise PlanError(
+            f"{what}: workers must be at least 1, got {workers}; to run in the calling thread, "
+            "use loader(inline=True)"
+        )
+
+
+@dataclass(eq=False)
+class Pool:
+    """Workers that several pipelines share. Made by `ps.Threads(n)`; pickles as its description.
+
+    Workers start when they are first needed and stay warm until `close`, the end of the
+    ``with`` block, or until nobody holds the pool any more.
+    """
+
+    kind: ClassVar[str] = ""
+    workers: int
+    #: what runs behind the pool in this process; the runtime fills it in
+    live: Any = field(default=None, repr=False, init=False)
+
+    def __post_init__(self) -> None:
+        _check_workers(self.workers, type(self).__name__)
+
+    def close(self) -> None:
+        """End the workers. Loaders that still use the pool are closed first."""
+        live, self.live = self.live, None
+        if live is not None:
+            live.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.workers,)

@@ -1,0 +1,38 @@
+"""Ops as frozen values: ``pipeline.apply(ops.Map(fn))`` is ``pipeline.map(fn)``."""
+
+from penstock.ops.batch import Batch
+from penstock.ops.cache import Cache
+from penstock.ops.call import Retry
+from penstock.ops.epoch import Epoch
+from penstock.ops.filter import Filter
+from penstock.ops.flat_map import FlatMap
+from penstock.ops.map import Map
+from penstock.ops.op import Effect, Joint, Op, Order
+from penstock.ops.prefetch import Prefetch
+from penstock.ops.repeat import Repeat
+from penstock.ops.shuffle import Shuffle
+from penstock.ops.skip import SkipFirst
+from penstock.ops.take import Take
+from penstock.ops.tap import Tap
+from penstock.ops.unbatch import Unbatch
+
+__all__ = [
+    "Batch",
+    "Cache",
+    "Effect",
+    "Epoch",
+    "Filter",
+    "FlatMap",
+    "Joint",
+    "Map",
+    "Op",
+    "Order",
+    "Prefetch",
+    "Repeat",
+    "Retry",
+    "Shuffle",
+    "SkipFirst",
+    "Take",
+    "Tap",
+    "Unbatch",
+]

@@ -1,0 +1,154 @@
+"""batch: many samples become one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from penstock.errors import PlanError
+from penstock.ops.functions import check_function, function_name, where
+from penstock.ops.op import Effect, Input, Joint, Key, Length, Op
+from penstock.ops.op import In as Sample
+from penstock.provenance import Place, root
+from penstock.trees import stacked
+
+__all__ = ["Batch", "Cut"]
+
+
+@dataclass(frozen=True)
+class Batch(Op[Sample, Any]):
+    """Put `size` consecutive samples together into one batch.
+
+    Numbers, arrays, lists of numbers and torch tensors are stacked into one array (dtypes are
+    kept, Python ints give int64); strings, bytes and other objects go into a list; dicts, tuples,
+    named tuples and dataclasses are batched field by field. The last batch of an epoch may be
+    short: ``drop_last=True`` leaves it out.
+
+    Samples of unequal shape are an error that names the field and the sample. ``pad=0`` pads
+    them to the largest of the batch; in a dict, ``"x"`` gets ``"x_length"`` beside it, and
+    ``pad={"x": 0}`` pads that field only. ``collate=fn`` makes the batch from the list of samples instead.
+
+    >>> import penstock as ps
+    >>> [batch.tolist() for batch in ps.from_sequence(range(5)).batch(2)]
+    [[0, 1], [2, 3], [4]]
+    """
+
+    size: int
+    _: KW_ONLY
+    drop_last: bool = False
+    pad: Any = None
+    collate: Callable[[list[Any]], Any] | None = None
+
+    verb = "batch"
+    effect: ClassVar[Effect] = Effect.REGROUPS
+    blocking = True
+    joined = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, (int, np.integer)):
+            raise PlanError(f"batch size must be a number, got {self.size!r}")
+        if self.size < 1:
+            raise PlanError(
+                f"batch size must be at least 1, got {self.size}; to pass samples one by one, leave batch() out"
+            )
+        if self.collate is not None:
+            check_function(self.collate, "batch(collate=)")
+            if self.pad is not None:
+                raise PlanError("batch: collate= makes the whole batch, so pad= has no effect; leave one out")
+
+    @property
+    def label(self) -> str:
+        rest = ", drop_last" if self.drop_last else ""
+        rest += f", pad={self.pad}" if self.pad is not None else ""
+        rest += f", collate={function_name(self.collate)}" if self.collate is not None else ""
+        return f"batch({self.size}{rest})"
+
+    @property
+    def where(self) -> str:
+        return where(self.collate) if self.collate is not None else ""
+
+    @property
+    def calls_user(self) -> bool:  # type: ignore[override]
+        return self.collate is not None
+
+    @property
+    def plain(self) -> bool:  # type: ignore[override]
+        """Whether a source may read the batch as one block instead of sample by sample."""
+        return self.collate is None and self.pad is None
+
+    def group_size(self) -> int:
+        return self.size
+
+    def keeps_group(self, count: int) -> bool:
+        """Whether a group of `count` samples becomes a batch."""
+        return count == self.size or not self.drop_last
+
+    def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
+        """Each of `samples` is the list of one group; the places are those of their samples."""
+        if self.collate is not None:
+            return list(info.each(self.collate, samples))
+        return list(info.each(self._stack, samples, lambda number: info.places[number]))
+
+    def _stack(self, group: list[Any], places: Sequence[Place]) -> Any:
+        pad = None if self.pad is None else self._padded
+        return stacked(group, lambda number: f"sample {root(places[number])}", pad)
+
+    def _padded(self, path: str, values: list[Any]) -> tuple[Any, Any]:
+        fill = self.pad
+        if isinstance(fill, Mapping):
+            if path not in fill:
+                return stacked(values, lambda number: f"number {number} of the batch", None, path), None
+            fill = fill[path]
+        return padded(path, values, fill)
+
+    def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
+        return Cut(self.size, self.drop_last)
+
+    def length(self, n: Length) -> Length:
+        if not isinstance(n, int):
+            return n
+        return n // self.size if self.drop_last else -(-n // self.size)
+
+
+def padded(path: str, values: list[Any], fill: Any) -> tuple[Any, Any]:
+    """`values` as one array, filled up with `fill`, and their lengths; (values, None) for other leaves."""
+    if not all(isinstance(value, (np.ndarray, list)) for value in values):
+        return stacked(values, lambda number: f"number {number} of the batch", None, path), None
+    arrays = [np.asarray(value) for value in values]
+    ranks = {array.ndim for array in arrays}
+    if len(ranks) > 1 or 0 in ranks or any(array.dtype == object for array in arrays):
+        return stacked(values, lambda number: f"number {number} of the batch", None, path), None
+    shape = tuple(map(max, zip(*(array.shape for array in arrays), strict=True)))
+    out = np.full((len(arrays), *shape), fill, dtype=np.result_type(*arrays))
+    for number, array in enumerate(arrays):
+        out[(number, *map(slice, array.shape))] = array
+    return out, np.array([len(array) for array in arrays], dtype=np.int64)
+
+
+class Cut(Joint):
+    """Cuts samples into groups in the order of delivery."""
+
+    def __init__(self, size: int, drop_last: bool) -> None:
+        self.size = size
+        self.drop_last = drop_last
+
+    def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
+        (source,) = inputs
+        groups: list[Any] = []
+        places: list[Place] = []
+        while len(groups) < most and source.count >= self.size:
+            group, members = source.take(self.size)
+            groups.append(group)
+            places.append(members)
+        if source.ended and source.count < self.size:
+            self.ended = True
+            if source.count and not self.drop_last and len(groups) < most:
+                group, members = source.take(self.size)
+                groups.append(group)
+                places.append(members)
+            elif source.count and not self.drop_last:
+                self.ended = False
+        return groups, places

@@ -1,0 +1,134 @@
+"""cache: keep finished samples in memory and serve them again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+from penstock.errors import PlanError
+from penstock.ops.op import Effect, In, Input, Joint, Key, Op
+from penstock.provenance import Place
+from penstock.trees import nbytes, read_only
+
+__all__ = ["Cache", "Store"]
+
+
+@dataclass(frozen=True)
+class Cache(Op[In, In]):
+    """Keep what arrives here in memory, and serve it from there in later epochs.
+
+    Over a source that can be indexed, samples are kept one by one: the ops before the cache run
+    once per sample of the source, and a shuffle on either side still gives a new order every
+    epoch. Over a stream, or after an op that regroups, the first complete epoch is kept and
+    replayed as it was. Random ops before the cache draw once.
+
+    Arrays come out read-only, since the cache still holds them. With ``max_bytes`` what does not
+    fit is made again every time. A cache belongs to one loader.
+
+    >>> import penstock as ps
+    >>> calls = []
+    >>> def slow(x):
+    ...     calls.append(x)
+    ...     return x * 10
+    >>> with ps.from_sequence([1, 2]).map(slow).cache().loader(epochs=2) as loader:
+    ...     [list(samples) for _, samples in loader.epochs(2)], calls
+    ([[10, 20], [10, 20]], [1, 2])
+    """
+
+    _: KW_ONLY
+    max_bytes: int | None = None
+
+    verb = "cache"
+    effect: ClassVar[Effect] = Effect.PASSES
+    joined = True
+    remembers = True
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None and (not isinstance(self.max_bytes, int) or self.max_bytes < 0):
+            raise PlanError(f"cache(max_bytes=) takes a number of bytes, got {self.max_bytes!r}")
+
+    def store(self) -> Store:
+        return Store(self.max_bytes)
+
+    def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
+        return _Replay(memo.setdefault("tape", _Tape(self.max_bytes)), epoch)
+
+
+class Store:
+    """Samples by a key of their origin. Each worker may read and write it at any time."""
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self._kept: dict[Hashable, tuple[list[Any], list[Place]]] = {}
+
+    def get(self, key: Hashable) -> tuple[list[Any], list[Place]] | None:
+        """What was kept under `key`: any number of samples, safe to hand out."""
+        found = self._kept.get(key)
+        return None if found is None else ([read_only(sample) for sample in found[0]], found[1])
+
+    def put(self, key: Hashable, samples: list[Any], places: list[Place]) -> list[Any]:
+        """Keep `samples` if there is room; what to pass on in their place."""
+        size = sum(map(nbytes, samples))
+        if self.max_bytes is not None and self.bytes + size > self.max_bytes:
+            return samples
+        self.bytes += size
+        self._kept[key] = (samples, places)
+        return [read_only(sample) for sample in samples]
+
+
+class _Tape:
+    """A whole epoch in its order."""
+
+    def __init__(self, max_bytes: int | None) -> None:
+        self.max_bytes = max_bytes
+        self.bytes = 0
+        self.samples: list[Any] = []
+        self.places: list[Place] = []
+        self.complete = False
+        self.full = False
+
+    def rewind(self) -> None:
+        self.bytes = 0
+        self.samples, self.places = [], []
+
+    def record(self, samples: list[Any], places: Sequence[Place]) -> None:
+        self.bytes += sum(map(nbytes, samples)) if self.max_bytes is not None else 0
+        if self.max_bytes is not None and self.bytes > self.max_bytes:
+            self.full = True
+            self.rewind()
+        if not self.full:
+            self.samples += samples
+            self.places += places
+
+
+class _Replay(Joint):
+    """Records the first complete epoch; afterwards plays it back and leaves the upstream closed."""
+
+    opens_inputs = True
+
+    def __init__(self, tape: _Tape, epoch: int) -> None:
+        self.tape = tape
+        self.epoch = epoch
+        self.next = 0
+        self.playing = tape.complete
+        if not self.playing:
+            tape.rewind()
+
+    def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
+        tape = self.tape
+        if self.playing:
+            stop = self.next + most
+            samples, places = tape.samples[self.next : stop], tape.places[self.next : stop]
+            self.next = stop
+            self.ended = stop >= len(tape.samples)
+            return [read_only(sample) for sample in samples], places
+        (source,) = inputs
+        if source.epoch < 0:
+            source.renew(self.epoch)
+        samples, taken = source.take(most)
+        tape.record(samples, taken)
+        self.ended = source.ended and not source.count
+        tape.complete = self.ended and not tape.full
+        return ([read_only(sample) for sample in samples] if not tape.full else samples), taken

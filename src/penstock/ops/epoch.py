@@ -1,0 +1,96 @@
+"""epoch: epochs of a chosen length that keep their place in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
+from penstock.ops.take import check_count
+from penstock.provenance import Passed, Place
+
+__all__ = ["Epoch"]
+
+
+@dataclass(frozen=True)
+class Epoch(Op[In, In]):
+    """Make an epoch `n` samples long; the next one goes on where it ended.
+
+    When the data ends it begins again, as the next epoch of what comes before.
+
+    >>> import penstock as ps
+    >>> with ps.from_sequence([1, 2, 3, 4, 5]).epoch(3).loader(epochs=3) as loader:
+    ...     [list(samples) for _, samples in loader.epochs(3)]
+    [[1, 2, 3], [4, 5, 1], [2, 3, 4]]
+    """
+
+    n: int
+
+    verb = "epoch"
+    effect: ClassVar[Effect] = Effect.PASSES
+    joined = True
+    carries = True
+
+    def __post_init__(self) -> None:
+        check_count("epoch", self.n, least=1)
+
+    @property
+    def label(self) -> str:
+        return f"epoch({self.n})"
+
+    def order(self) -> Order:
+        return _Stretch(self.n)
+
+    def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
+        return _Onward(self.n, epoch)
+
+    def length(self, n: Length) -> Length:
+        return 0 if n == 0 else self.n
+
+
+class _Stretch(Order):
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def length(self, n: int) -> Length:
+        return self.n if n else 0
+
+    def trace(
+        self, epoch: int, positions: NDArray[np.int64], n: int, key: Key
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        passes, inner = np.divmod(positions + epoch * self.n, n)
+        return passes, inner
+
+
+class _Onward(Joint):
+    """Takes the next `n` samples of an upstream that goes round and round."""
+
+    opens_inputs = True
+
+    def __init__(self, n: int, epoch: int) -> None:
+        self.next = epoch * n
+        self.stop = self.next + n
+        self.empty = 0
+
+    def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
+        (source,) = inputs
+        if source.epoch < 0 or source.taken > self.next:
+            source.renew(0)
+        while source.taken < self.next and source.count:
+            source.take(self.next - source.taken)
+        number = source.epoch
+        behind = source.taken < self.next
+        samples, places = source.take(0 if behind else min(most, self.stop - self.next))
+        self.next += len(samples)
+        self.empty = 0 if samples else self.empty
+        if self.next >= self.stop:
+            self.ended = True
+        elif source.ended and not source.count:
+            self.empty += 1
+            self.ended = self.empty > 1  # a whole pass without a sample: there is no data
+            source.renew(source.epoch + 1)
+        return samples, [Passed(place, number) for place in places]

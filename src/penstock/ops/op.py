@@ -1,0 +1,249 @@
+"""The contract of an op: traits that the plan reads, and `run`, which does the work.
+
+The plan and the runtime never look at an op's type, only at what it says of itself here, so a
+new op is one new file.
+
+`Effect` says what an op does to the number of samples:
+
+=========  =========================================  ==========================================
+effect     `run(samples, info)` returns               example
+=========  =========================================  ==========================================
+KEEPS      one output per sample                      map
+SELECTS    one truth per sample: keep it or not       filter
+EXPANDS    one iterable of outputs per sample         flat_map, unbatch
+REGROUPS   one output per group of samples            batch
+PASSES     is not run; its joint or order does it all  take, shuffle
+=========  =========================================  ==========================================
+
+An op that needs samples in the order of delivery has a `Joint`: serial, pure, cheap, without
+the user's code. What is expensive belongs into `run`, which workers call in parallel.
+
+An op that only changes *which* position is read where (shuffle, repeat) has an `Order`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.executors.executor import Placement
+from penstock.provenance import Place
+
+__all__ = ["Effect", "Input", "Joint", "Key", "Length", "Op", "Order", "RunInfo"]
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+#: a number of samples, ``math.inf`` for no end, None for "not known before the run"
+Length = float | int | None
+
+
+class Effect(Enum):
+    """What an op does to the number of samples."""
+
+    KEEPS = "keeps"
+    SELECTS = "selects"
+    EXPANDS = "expands"
+    REGROUPS = "regroups"
+    PASSES = "passes"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What an op's random choices depend on besides the epoch and the position."""
+
+    seed: int
+    op: str
+
+
+class RunInfo(Protocol):
+    """What `run` knows of its samples."""
+
+    epoch: int
+    places: Sequence[Place]
+    key: Key
+    #: what the op's `bind` returned in this worker
+    bound: Any
+
+    def each(
+        self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None = None
+    ) -> list[Any]:
+        """``[fn(sample) for sample in samples]`` under the op's error policy.
+
+        With `extra`, sample number i is called as ``fn(sample, extra(i))``. A sample that fails
+        is left out of the result, and is dropped or ends the run as the op's `on_error` says.
+        Use it for every call of a user's function.
+        """
+
+    async def each_async(
+        self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None = None
+    ) -> list[Any]:
+        """The same for a function whose result is awaited."""
+
+    def rng(self, number: int) -> np.random.Generator:
+        """The generator of sample `number` of the chunk, valid until the next call."""
+
+    def sample_info(self, number: int) -> Any:
+        """What a function with ``info=True`` gets for sample `number` of the chunk."""
+
+    def seed_globals(self, number: int) -> None:
+        """Seed Python's, numpy's and torch's global generators for sample `number` of the chunk."""
+
+
+class Input(Protocol):
+    """Samples of one upstream, waiting at a joint in the order of delivery."""
+
+    count: int
+    #: no more will come than the `count` that wait here
+    ended: bool
+    #: the upstream's epoch, -1 before it was started
+    epoch: int
+    #: samples taken since the upstream was first started
+    taken: int
+
+    def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
+        """Remove and return the first samples, at the most so many."""
+
+    def renew(self, epoch: int) -> None:
+        """Start the upstream again, as its epoch number `epoch`."""
+
+
+class Joint(ABC):
+    """Brings samples of one or several upstreams together, in the order of delivery.
+
+    A joint holds no samples: what it does not take stays in its inputs, so that what it waits
+    for is bounded by what it needs.
+    """
+
+    #: set when nothing more will come, even if the inputs still have samples
+    ended: bool = False
+    #: starts its inputs itself, by `Input.renew`; otherwise they start with the epoch
+    opens_inputs: ClassVar[bool] = False
+
+    @abstractmethod
+    def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
+        """What can be passed on now, about `most` samples; empty if more input is needed."""
+
+    def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
+        """Which inputs must get more before `step` can go on."""
+        return [number for number, one in enumerate(inputs) if not one.ended]
+
+
+class Order(ABC):
+    """A new order of positions, computed for any position alone."""
+
+    @abstractmethod
+    def length(self, n: int) -> Length:
+        """How many positions there are over an upstream of `n`."""
+
+    @abstractmethod
+    def trace(
+        self, epoch: int, positions: NDArray[np.int64], n: int, key: Key
+    ) -> tuple[int | NDArray[np.int64], NDArray[np.int64]]:
+        """The upstream's epoch (one, or one each) and positions that stand at `positions`."""
+
+
+class Op(ABC, Generic[In, Out]):
+    """One step of a pipeline: a frozen value. Subclasses are frozen dataclasses."""
+
+    #: the fluent method's name
+    verb: ClassVar[str]
+    effect: ClassVar[Effect] = Effect.KEEPS
+
+    placement: Placement | None = None
+    #: outputs leave in the order of the inputs
+    ordered: bool = True
+    #: a sample may be dropped, so the count is not kept
+    may_skip: bool = False
+    #: calls a function of the user's, which may raise Skip
+    calls_user: bool = False
+    #: runs coroutines
+    asynchronous: bool = False
+    #: must not ride on an event loop: it calls a plain function or copies data
+    blocking: bool = False
+    #: outputs of so many consecutive inputs alternate
+    interleave: int = 1
+    #: the most finished samples to keep ready
+    buffer: int | None = None
+    #: draws from global generators, so it needs a process to itself
+    one_thread: bool = False
+    #: what becomes of a sample that fails: "raise", "skip" or a Retry
+    on_error: Any = "raise"
+    #: how long a call may take
+    timeout_s: float | None = None
+    #: the outputs of a group have the places of its members
+    ungroups: bool = False
+    #: a group is stacked plainly, so a source that reads batches may make it in one read
+    plain: bool = False
+    #: has a joint
+    joined: bool = False
+    #: the order it makes is the same before and after ops on single samples
+    commutes: bool = False
+    #: it counts samples as they pass
+    counts: bool = False
+    #: its joint goes on in the next epoch where it stood, with the same inputs
+    carries: bool = False
+    #: serves again what it has seen; `store` makes what it keeps
+    remembers: bool = False
+
+    @property
+    def title(self) -> str:
+        """What stats and random keys call the op: its name, its function's name, or its verb."""
+        return self.verb
+
+    @property
+    def label(self) -> str:
+        """The op as `explain()` shows it."""
+        return self.verb + "()"
+
+    @property
+    def where(self) -> str:
+        """file:line of the user's function, or nothing."""
+        return ""
+
+    def bind(self) -> Any:
+        """Called once per worker; `run` finds the result as ``info.bound``."""
+        return None
+
+    def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
+        """Do the work on the samples of one chunk; see the table above for what to return."""
+        return samples
+
+    async def run_async(self, samples: list[Any], info: Any) -> Sequence[Any]:
+        """The same on an event loop, for an op that is `asynchronous`."""
+        return self.run(samples, info)
+
+    def order(self) -> Order | None:
+        """The order this op makes where the upstream allows random access."""
+        return None
+
+    def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint | None:
+        """A new joint for one epoch, where the samples must come in the order of delivery.
+
+        `memo` is the op's own in this loader, and is kept from epoch to epoch.
+        """
+        return None
+
+    def store(self) -> Any:
+        """For an op that `remembers`: a new, empty `Store`."""
+        return None
+
+    def group_size(self) -> int | None:
+        """For REGROUPS: the number of samples in a group, if that never varies."""
+        return None
+
+    def length(self, n: Length) -> Length:
+        """How many samples leave when `n` come."""
+        return n if self.effect in (Effect.KEEPS, Effect.PASSES) and not self.may_skip else unknown(n)
+
+
+def unknown(n: Length) -> Length:
+    """The length behind an op that may drop or multiply samples."""
+    return 0 if n == 0 else (math.inf if n == math.inf else None)

@@ -1,0 +1,40 @@
+"""prefetch: how much is kept ready."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.ops.op import Effect, In, Op
+from penstock.ops.take import check_count
+
+__all__ = ["Prefetch"]
+
+
+@dataclass(frozen=True)
+class Prefetch(Op[In, In]):
+    """Keep up to `batches` finished samples of this stage ready (batches, if it ends with ``batch``).
+
+    Without it, two tickets per worker are kept.
+
+    >>> import penstock as ps
+    >>> with ps.from_sequence(range(64)).batch(2).prefetch(32).loader() as loader:
+    ...     len(list(loader))
+    32
+    """
+
+    batches: int
+
+    verb = "prefetch"
+    effect: ClassVar[Effect] = Effect.PASSES
+
+    def __post_init__(self) -> None:
+        check_count("prefetch", self.batches, least=1)
+
+    @property
+    def label(self) -> str:
+        return f"prefetch({self.batches})"
+
+    @property
+    def buffer(self) -> int:  # type: ignore[override]
+        return self.batches

@@ -1,0 +1,118 @@
+"""repeat: the whole stream several times in one epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
+from penstock.ops.take import check_count
+from penstock.provenance import Passed, Place
+
+__all__ = ["Repeat"]
+
+#: where passes without a number begin in each epoch, far from those of other epochs
+_FAR = 1 << 40
+
+
+@dataclass(frozen=True)
+class Repeat(Op[In, In]):
+    """Run through the samples `times` times in one epoch; without a number, for ever.
+
+    Each pass counts as an epoch of what comes before: a shuffle gives it an order of its own.
+    A batch after it may hold samples of two passes.
+
+    >>> import penstock as ps
+    >>> list(ps.from_sequence("ab").repeat(2))
+    ['a', 'b', 'a', 'b']
+    """
+
+    times: int | None = None
+
+    verb = "repeat"
+    effect: ClassVar[Effect] = Effect.PASSES
+    joined = True
+    commutes = True
+
+    def __post_init__(self) -> None:
+        if self.times is not None:
+            check_count("repeat", self.times)
+
+    @property
+    def label(self) -> str:
+        return f"repeat({'' if self.times is None else self.times})"
+
+    def order(self) -> Order:
+        return _Passes(self.times)
+
+    def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
+        return _Again(self.times, epoch)
+
+    def length(self, n: Length) -> Length:
+        if n == 0 or self.times == 0:
+            return 0
+        return math.inf if self.times is None else (None if n is None else n * self.times)
+
+
+def first_pass(times: int | None, epoch: int) -> int:
+    """The upstream's epoch with which epoch `epoch` begins."""
+    return epoch * (_FAR if times is None else times)
+
+
+class _Passes(Order):
+    def __init__(self, times: int | None) -> None:
+        self.times = times
+
+    def length(self, n: int) -> Length:
+        if n == 0 or self.times == 0:
+            return 0
+        return math.inf if self.times is None else n * self.times
+
+    def trace(
+        self, epoch: int, positions: NDArray[np.int64], n: int, key: Key
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        passes, inner = np.divmod(positions, n)
+        return first_pass(self.times, epoch) + passes, inner
+
+
+class _Again(Joint):
+    """Starts the upstream again when it ends. A pass without samples ends it for good."""
+
+    opens_inputs = True
+
+    def __init__(self, times: int | None, epoch: int) -> None:
+        self.times = math.inf if times is None else times
+        self.first = first_pass(times, epoch)
+        self.passes = 0
+        self.seen = 0
+        self.fresh = True
+        self.ended = times == 0
+
+    def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
+        (source,) = inputs
+        if self.fresh:
+            self.fresh = False
+            source.renew(self.first)
+        samples, places = source.take(most)
+        self.seen += len(samples)
+        if source.ended and not source.count:
+            number = self.passes
+            self.passes += 1
+            if self.passes >= self.times or not self.seen:
+                self.ended = True
+            else:
+                self.seen = 0
+                source.renew(self.first + self.passes)
+            places = _numbered(places, number)
+        else:
+            places = _numbered(places, self.passes)
+        return samples, places
+
+
+def _numbered(places: Sequence[Place], number: int) -> list[Place]:
+    return [Passed(place, number) for place in places]

@@ -1,0 +1,75 @@
+"""skip: leave out the first samples of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
+from penstock.ops.take import check_count
+from penstock.provenance import Place
+
+__all__ = ["SkipFirst"]
+
+
+@dataclass(frozen=True)
+class SkipFirst(Op[In, In]):
+    """Leave out the first `n` samples of the epoch.
+
+    >>> import penstock as ps
+    >>> list(ps.from_sequence("abcd").skip(3))
+    ['d']
+    """
+
+    n: int
+
+    verb = "skip"
+    effect: ClassVar[Effect] = Effect.PASSES
+    joined = True
+    counts = True
+
+    def __post_init__(self) -> None:
+        check_count("skip", self.n)
+
+    @property
+    def label(self) -> str:
+        return f"skip({self.n})"
+
+    def order(self) -> Order:
+        return _Rest(self.n)
+
+    def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
+        return _Discard(self.n)
+
+    def length(self, n: Length) -> Length:
+        return None if n is None else max(n - self.n, 0)
+
+
+class _Rest(Order):
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def length(self, n: int) -> Length:
+        return max(n - self.n, 0)
+
+    def trace(
+        self, epoch: int, positions: NDArray[np.int64], n: int, key: Key
+    ) -> tuple[int, NDArray[np.int64]]:
+        return epoch, positions + self.n
+
+
+class _Discard(Joint):
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
+        (source,) = inputs
+        while self.left and source.count:
+            self.left -= len(source.take(self.left)[0])
+        samples, places = source.take(most if not self.left else 0)
+        self.ended = source.ended and not source.count
+        return samples, places

@@ -1,0 +1,32 @@
+"""unbatch: one sample becomes the samples in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from penstock.ops.op import Effect, In, Op, Out
+from penstock.trees import unstacked
+
+__all__ = ["Unbatch"]
+
+
+@dataclass(frozen=True)
+class Unbatch(Op[In, Out]):
+    """Take every batch apart into its samples: the inverse of ``batch``.
+
+    A list gives its items, an array its rows; dicts, tuples and dataclasses of these are taken
+    apart field by field.
+
+    >>> import penstock as ps
+    >>> list(ps.from_sequence([["a", "b"], ["c"]]).unbatch())
+    ['a', 'b', 'c']
+    """
+
+    verb = "unbatch"
+    effect: ClassVar[Effect] = Effect.EXPANDS
+    blocking = True
+    ungroups = True
+
+    def run(self, samples: list[Any], info: Any) -> list[Any]:
+        return list(info.each(unstacked, samples))

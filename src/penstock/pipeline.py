@@ -1,0 +1,393 @@
+"""Pipeline: a source and ops. An immutable description; nothing runs until it is iterated."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any, Generic, Literal, TypeVar, overload
+
+import numpy as np
+
+from penstock.errors import OnError, PlanError
+from penstock.executors.executor import Pool
+from penstock.ops import Batch, Cache, Epoch, Filter, FlatMap, Map, Prefetch, Repeat, Shuffle, SkipFirst, Take, Tap, Unbatch
+from penstock.ops.call import Retry
+from penstock.ops.op import Op
+from penstock.plan.explain import Explanation
+from penstock.plan.rules import Options, make_plan
+from penstock.runtime.calls import SampleInfo
+from penstock.runtime.loader import Loader, known_length
+from penstock.runtime.peek import peek
+from penstock.sources.source import Source
+
+__all__ = ["Pipeline"]
+
+T = TypeVar("T", covariant=True)
+U = TypeVar("U")
+F = TypeVar("F", bound=Callable[..., Any])
+
+Rng = np.random.Generator
+Workers = int | Literal["auto"] | None
+
+
+def _as(op: type[Op[Any, Any]]) -> Callable[[F], F]:
+    """The method's documentation is its op's."""
+
+    def documented(method: F) -> F:
+        method.__doc__ = op.__doc__
+        return method
+
+    return documented
+
+
+class Pipeline(Generic[T]):
+    """A source and the ops behind it: what is done to every sample, in order.
+
+    A pipeline is immutable: every method returns a new one. It can be shared, printed, compared
+    and sent to another process. ``for batch in pipeline`` runs one epoch; ``pipeline.loader()``
+    gives a loader for many, with workers that stay warm.
+
+    >>> import penstock as ps
+    >>> pipeline = ps.from_sequence(range(6)).filter(lambda x: x % 2).map(lambda x: x * x)
+    >>> list(pipeline)
+    [1, 9, 25]
+    >>> pipeline
+    from_sequence(range of 6).filter(lambda).map(lambda)
+    """
+
+    __slots__ = ("_ops", "_source")
+
+    def __init__(self, source: Source, ops: tuple[Op[Any, Any], ...] = ()) -> None:
+        if not isinstance(source, Source):
+            raise PlanError(
+                f"a Pipeline needs a source, got {type(source).__name__}; make one with from_sequence(), "
+                "from_iterable() or from_arrays()"
+            )
+        self._source = source
+        self._ops = ops
+
+    @property
+    def source(self) -> Source:
+        """Where the samples come from."""
+        return self._source
+
+    @property
+    def ops(self) -> tuple[Op[Any, Any], ...]:
+        """What is done to them, in order."""
+        return self._ops
+
+    # ------------------------------------------------------------------ ops
+
+    @overload
+    def map(
+        self, fn: Callable[[Any], Any], *, key: str | int, workers: Workers = None, on: str | Pool | None = None,
+        star: Literal[False] = False, rng: Literal[False, "global"] = False, info: Literal[False] = False,
+        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[T]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[Any, Rng], Any], *, key: str | int, rng: Literal[True], workers: Workers = None,
+        on: str | Pool | None = None, star: Literal[False] = False, info: Literal[False] = False,
+        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[T]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[Any, SampleInfo], Any], *, key: str | int, info: Literal[True], workers: Workers = None,
+        on: str | Pool | None = None, star: Literal[False] = False, rng: Literal[False, "global"] = False,
+        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[T]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[..., Awaitable[U]], *, star: Literal[True], workers: Workers = None,
+        on: str | Pool | None = None, key: None = None, rng: bool | Literal["global"] = False, info: bool = False,
+        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[..., U], *, star: Literal[True], workers: Workers = None,
+        on: str | Pool | None = None, key: None = None, rng: bool | Literal["global"] = False, info: bool = False,
+        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T, Rng], Awaitable[U]], *, rng: Literal[True], workers: Workers = None,
+        on: str | Pool | None = None, key: None = None, star: Literal[False] = False, info: Literal[False] = False,
+        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T, Rng], U], *, rng: Literal[True], workers: Workers = None,
+        on: str | Pool | None = None, key: None = None, star: Literal[False] = False, info: Literal[False] = False,
+        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T, SampleInfo], Awaitable[U]], *, info: Literal[True], workers: Workers = None,
+        on: str | Pool | None = None, key: None = None, star: Literal[False] = False,
+        rng: Literal[False, "global"] = False, ordered: bool = True, on_error: OnError | Retry = "raise",
+        timeout_s: float | None = None, name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T, SampleInfo], U], *, info: Literal[True], workers: Workers = None,
+        on: str | Pool | None = None, key: None = None, star: Literal[False] = False,
+        rng: Literal[False, "global"] = False, ordered: bool = True, on_error: OnError | Retry = "raise",
+        timeout_s: float | None = None, name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T], Awaitable[U]], *, workers: Workers = None, on: str | Pool | None = None,
+        key: None = None, star: Literal[False] = False, rng: Literal[False, "global"] = False,
+        info: Literal[False] = False, ordered: bool = True, on_error: OnError | Retry = "raise",
+        timeout_s: float | None = None, name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: Callable[[T], U], *, workers: Workers = None, on: str | Pool | None = None,
+        key: None = None, star: Literal[False] = False, rng: Literal[False, "global"] = False,
+        info: Literal[False] = False, ordered: bool = True, on_error: OnError | Retry = "raise",
+        timeout_s: float | None = None, name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def map(
+        self, fn: dict[Any, U] | list[U], *, workers: Workers = None, on: str | Pool | None = None,
+        key: None = None, star: Literal[False] = False, rng: Literal[False] = False, info: Literal[False] = False,
+        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[U]: ...  # fmt: skip
+
+    @_as(Map)
+    def map(
+        self,
+        fn: Any,
+        *,
+        workers: Workers = None,
+        on: str | Pool | None = None,
+        key: Any = None,
+        star: bool = False,
+        rng: bool | Literal["global"] = False,
+        info: bool = False,
+        ordered: bool = True,
+        on_error: OnError | Retry = "raise",
+        timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[Any]:
+        return self._with(Map(fn, workers=workers, on=on, key=key, star=star, rng=rng, info=info,
+                                  ordered=ordered, on_error=on_error, timeout_s=timeout_s, name=name))  # fmt: skip
+
+    @_as(Filter)
+    def filter(
+        self,
+        fn: Callable[..., Any],
+        *,
+        workers: Workers = None,
+        on: str | Pool | None = None,
+        key: Any = None,
+        star: bool = False,
+        rng: bool | Literal["global"] = False,
+        info: bool = False,
+        ordered: bool = True,
+        on_error: OnError | Retry = "raise",
+        timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[T]:
+        return self._with(Filter(fn, workers=workers, on=on, key=key, star=star, rng=rng, info=info,
+                                     ordered=ordered, on_error=on_error, timeout_s=timeout_s, name=name))  # fmt: skip
+
+    @_as(FlatMap)
+    def flat_map(
+        self,
+        fn: Callable[..., Iterable[U]],
+        *,
+        workers: Workers = None,
+        on: str | Pool | None = None,
+        key: Any = None,
+        star: bool = False,
+        rng: bool | Literal["global"] = False,
+        info: bool = False,
+        ordered: bool = True,
+        on_error: OnError | Retry = "raise",
+        timeout_s: float | None = None,
+        name: str | None = None,
+        interleave: int = 1,
+    ) -> Pipeline[U]:
+        return self._with(FlatMap(fn, workers=workers, on=on, key=key, star=star, rng=rng, info=info,
+                                      ordered=ordered, on_error=on_error, timeout_s=timeout_s, name=name,
+                                      interleave=interleave))  # fmt: skip
+
+    @_as(Tap)
+    def tap(
+        self,
+        fn: Callable[..., Any],
+        *,
+        workers: Workers = None,
+        on: str | Pool | None = None,
+        key: Any = None,
+        star: bool = False,
+        rng: bool | Literal["global"] = False,
+        info: bool = False,
+        ordered: bool = True,
+        on_error: OnError | Retry = "raise",
+        timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[T]:
+        return self._with(Tap(fn, workers=workers, on=on, key=key, star=star, rng=rng, info=info,
+                                  ordered=ordered, on_error=on_error, timeout_s=timeout_s, name=name))  # fmt: skip
+
+    @overload
+    def batch(
+        self, size: int, *, drop_last: bool = False, pad: Any = None, collate: Callable[[list[T]], U]
+    ) -> Pipeline[U]: ...
+    @overload
+    def batch(
+        self, size: int, *, drop_last: bool = False, pad: Any = None, collate: None = None
+    ) -> Pipeline[Any]: ...
+
+    @_as(Batch)
+    def batch(
+        self, size: int, *, drop_last: bool = False, pad: Any = None, collate: Callable[[list[Any]], Any] | None = None
+    ) -> Pipeline[Any]:
+        return self._with(Batch(size, drop_last=drop_last, pad=pad, collate=collate))
+
+    @_as(Unbatch)
+    def unbatch(self) -> Pipeline[Any]:
+        return self._with(Unbatch())
+
+    @_as(Shuffle)
+    def shuffle(self, window: int | None = None, *, seed: int | None = None) -> Pipeline[T]:
+        return self._with(Shuffle(window, seed=seed))
+
+    @_as(Repeat)
+    def repeat(self, times: int | None = None) -> Pipeline[T]:
+        return self._with(Repeat(times))
+
+    @_as(Take)
+    def take(self, n: int) -> Pipeline[T]:
+        return self._with(Take(n))
+
+    @_as(SkipFirst)
+    def skip(self, n: int) -> Pipeline[T]:
+        return self._with(SkipFirst(n))
+
+    @_as(Epoch)
+    def epoch(self, n: int) -> Pipeline[T]:
+        return self._with(Epoch(n))
+
+    @_as(Cache)
+    def cache(self, *, max_bytes: int | None = None) -> Pipeline[T]:
+        return self._with(Cache(max_bytes=max_bytes))
+
+    @_as(Prefetch)
+    def prefetch(self, batches: int) -> Pipeline[T]:
+        return self._with(Prefetch(batches))
+
+    @overload
+    def apply(self, op: Op[Any, U]) -> Pipeline[U]: ...
+    @overload
+    def apply(self, op: Callable[[Pipeline[T]], Pipeline[U]]) -> Pipeline[U]: ...
+
+    def apply(self, op: Any) -> Pipeline[Any]:
+        """Add an op value, or hand the pipeline to a function that returns a pipeline.
+
+        >>> import penstock as ps
+        >>> def doubled(pipeline):
+        ...     return pipeline.map(lambda x: 2 * x)
+        >>> list(ps.from_sequence([1, 2]).apply(doubled).apply(ps.ops.Take(1)))
+        [2]
+        """
+        if isinstance(op, Op):
+            return self._with(op)
+        if not callable(op):
+            raise PlanError(f"apply takes an op, or a function from Pipeline to Pipeline, got {op!r}")
+        made = op(self)
+        if not isinstance(made, Pipeline):
+            raise PlanError(f"the function given to apply must return a Pipeline, got {type(made).__name__}")
+        return made
+
+    def _with(self, op: Op[Any, Any]) -> Pipeline[Any]:
+        return Pipeline(self._source, (*self._ops, op))
+
+    # ------------------------------------------------------------------ running
+
+    def loader(
+        self,
+        *,
+        seed: int = 0,
+        epochs: int | None = None,
+        on: str | Pool | None = None,
+        workers: Workers = None,
+        inline: bool = False,
+        memory: int | str | None = None,
+        timeout_s: float | None = None,
+        max_errors: float | None = None,
+    ) -> Loader[T]:
+        """A loader that runs this pipeline, epoch after epoch.
+
+        ``seed`` decides all random choices. ``epochs`` is how many will be read, so that none is
+        begun in vain. ``on`` and ``workers`` place what has no placement. ``inline=True`` runs
+        everything in the calling thread, for a debugger. ``memory="2GB"`` bounds the bytes of
+        all samples on their way. A batch that does not come within ``timeout_s`` raises
+        ``ps.StageTimeout``. ``max_errors`` (a count, or a share below 1) ends a run with too many
+        failing samples.
+        """
+        return Loader(self, seed=seed, epochs=epochs, on=on, workers=workers, inline=inline, memory=memory,
+                      timeout_s=timeout_s, max_errors=max_errors)  # fmt: skip
+
+    def __iter__(self) -> Iterator[T]:
+        """One epoch; its workers end with it."""
+        return _once(self.loader(epochs=1))
+
+    def __len__(self) -> int:
+        """Samples or batches per epoch."""
+        return known_length(self)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def peek(self, n: int = 1, *, index: int | None = None, epoch: int = 0, every_op: bool = False) -> list[Any]:
+        """The first `n` samples at once: inline, without workers.
+
+        ``index`` gives the one sample with that number in its source, as epoch `epoch` would make
+        it, up to the first op that needs others. ``every_op=True`` shows each sample after every
+        op, as a list of ``(op, sample)``.
+
+        >>> import penstock as ps
+        >>> ps.from_sequence([1, 2, 3]).map(lambda x: x * 10).peek(2)
+        [10, 20]
+        """
+        return peek(self, n, index, epoch, every_op)
+
+    def explain(self) -> Explanation:
+        """How the pipeline will run: stages, what was fused and why, workers, bounds. Print it."""
+        return Explanation(make_plan(self, Options()))
+
+    # ------------------------------------------------------------------ as a value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pipeline):
+            return NotImplemented
+        return self._source is other._source and self._ops == other._ops
+
+    def __hash__(self) -> int:
+        return hash((id(self._source), len(self._ops)))
+
+    def __repr__(self) -> str:
+        return ".".join([self._source.label, *(op.label for op in self._ops)])
+
+
+def _once(loader: Loader[U]) -> Iterator[U]:
+    """One epoch of a loader that nobody else holds."""
+    try:
+        yield from loader
+    except GeneratorExit:
+        # The iterator is being collected, maybe inside the garbage collector: end, but do not wait.
+        loader.abandon()
+        raise
+    finally:
+        loader.close_unless_abandoned()

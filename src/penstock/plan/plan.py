@@ -1,0 +1,163 @@
+"""A plan: the stages of a pipeline, as frozen values that can be printed and sent.
+
+A stage is a run of ops in one place. Its samples come from its feed: an indexed source read in
+some order (`Indexed`), a stream (`Streamed`), or other stages brought together by a joint
+(`Joined`). So a plan is a tree, and its root is the last stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.executors.executor import Pool
+from penstock.ops.op import Length, Op, Order
+from penstock.sources.source import Composite, IndexedSource, StreamSource
+
+__all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An op in its pipeline: its number, and the key that its random choices hang on."""
+
+    op: Op[Any, Any]
+    number: int
+    #: the op's title and, from the second of that title on, its occurrence
+    key: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """A place where stages run. Stages with the same site share its workers."""
+
+    number: int
+    kind: str
+    workers: int
+    pool: Pool | None = None
+
+    def __str__(self) -> str:
+        if self.kind == "inline":
+            return "in the reader's thread"
+        what = {"thread": "thread", "async": "coroutine"}.get(self.kind, f"{self.kind} worker")
+        text = f"{self.workers} {what}{'s' if self.workers > 1 else ''}"
+        return f"{text} of a shared pool" if self.pool is not None else text
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Positions of an epoch, each read on its own. `orders` lead from the position to the index."""
+
+    source: IndexedSource
+    orders: tuple[tuple[Order, Step], ...] = ()
+    children: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A source that is read forward, by one worker at a time."""
+
+    source: StreamSource
+    children: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Other stages, in the order of delivery: through an op's joint, a composite's, or as they come."""
+
+    children: tuple[Stage, ...]
+    step: Step | None = None
+    composite: Composite | None = None
+    #: the composite's place in the plan, for its own memory
+    key: str = ""
+
+
+Feed = Indexed | Streamed | Joined
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stage:
+    """A run of ops in one place, fused into one program."""
+
+    number: int
+    label: str
+    feed: Feed
+    steps: tuple[Step, ...]
+    site: Site
+    #: the most calls at once; at most the site's workers
+    workers: int
+    ordered: bool
+    #: positions per unit of work: the batch size where the worker makes the batches
+    unit: int = 1
+    #: outputs of so many tickets alternate
+    interleave: int = 1
+    #: finished chunks kept ready, and if set, finished samples
+    bound_tickets: int = 2
+    bound_samples: int | None = None
+    #: the batch is one read of the source
+    block_read: bool = False
+    #: the batch relies on no sample being skipped; if one is, the plan is made again without
+    hopeful: bool = False
+    #: which step keeps what has gone before it, sample by sample
+    cache_step: int | None = None
+    reasons: tuple[str, ...] = ()
+
+    def walk(self) -> Iterator[Stage]:
+        """This stage and all before it, the first one first."""
+        for child in self.feed.children:
+            yield from child.walk()
+        yield self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The stage as plain data."""
+        return {
+            "stage": self.number,
+            "label": self.label,
+            "source": None if isinstance(self.feed, Joined) else self.feed.source.label,
+            "inputs": [child.number for child in self.feed.children],
+            "joint": self._joint_label(),
+            "ops": [{"op": step.op.label, "at": step.op.where} for step in self.all_steps()],
+            "on": self.site.kind,
+            "workers": self.workers,
+            "ordered": self.ordered,
+            "bound": {"tickets": self.bound_tickets, "samples": self.bound_samples},
+            "reasons": list(self.reasons),
+        }
+
+    def all_steps(self) -> list[Step]:
+        """Every op of the stage, those that only change the order included."""
+        orders = [step for _, step in self.feed.orders] if isinstance(self.feed, Indexed) else []
+        joint = [self.feed.step] if isinstance(self.feed, Joined) and self.feed.step is not None else []
+        steps = {step.number: step for step in [*orders, *joint, *self.steps]}
+        return [steps[number] for number in sorted(steps)]
+
+    def _joint_label(self) -> str | None:
+        if not isinstance(self.feed, Joined):
+            return None
+        if self.feed.composite is not None:
+            return self.feed.composite.label
+        return self.feed.step.op.label if self.feed.step is not None else "in order"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """All stages of a pipeline."""
+
+    root: Stage
+    length: Length
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def stages(self) -> list[Stage]:
+        """All stages, sources first."""
+        return list(self.root.walk())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data, for JSON."""
+        length = self.length
+        return {
+            "length": length if isinstance(length, int) or length is None else "endless",
+            "stages": [stage.to_dict() for stage in self.stages],
+            "notes": list(self.notes),
+        }

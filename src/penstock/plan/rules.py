@@ -1,0 +1,412 @@
+"""From a pipeline to a plan: place, fuse, bound. Pure, and each rule says its reason.
+
+1. **Place.** An op without a placement rides with the op before it, and the source with the first
+   op that has one. Two exceptions: what blocks never rides on an event loop, and an ``async def``
+   never rides on anything else.
+2. **Fuse.** Ops in the same place become one stage, unless one of them needs its samples in the
+   order of delivery. Ops that only change the order of an indexed source cost nothing: they are
+   computed from the position by whoever reads it. A batch is made where the samples are, as long
+   as the count is kept before it.
+3. **Bound.** Every stage keeps two tickets per worker, or what ``prefetch`` says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from penstock.errors import PlanError
+from penstock.executors import find_executor
+from penstock.executors.executor import Placement, Pool
+from penstock.ops.op import Effect, Length, Op, unknown
+from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
+from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
+
+__all__ = ["Options", "flow_length", "make_plan"]
+
+_PER_SAMPLE = (Effect.KEEPS, Effect.SELECTS, Effect.EXPANDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the loader says about placement."""
+
+    on: str | Pool | None = None
+    workers: int | str | None = None
+    inline: bool = False
+    #: a function skipped a sample although the plan had relied on the count: rely on it no longer
+    wary: bool = False
+
+
+def make_plan(flow: Flow, options: Options = Options()) -> Plan:
+    """The plan for `flow`."""
+    maker = _Maker(options)
+    root = maker.stages(flow)
+    return Plan(root, flow_length(flow), tuple(maker.notes))
+
+
+def flow_length(flow: Flow) -> Length:
+    """How many samples one epoch delivers, as far as it can be known before the run."""
+    source = flow.source
+    if isinstance(source, Composite):
+        length = source.combined_length([flow_length(part) for _, part in source.parts])
+    else:
+        length = source.length()
+    for op in flow.ops:
+        length = op.length(length)
+        if op.effect in (Effect.SELECTS, Effect.EXPANDS) or op.may_skip:
+            length = unknown(length)
+    return length
+
+
+@dataclass
+class _Draft:
+    """A stage in the making."""
+
+    feed: Feed
+    site: Site
+    workers: int
+    steps: list[Step] = field(default_factory=list)
+    unit: int = 1
+    interleave: int = 1
+    buffer: int | None = None
+    block_read: bool = False
+    hopeful: bool = False
+    cache_step: int | None = None
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def ordered(self) -> bool:
+        return all(step.op.ordered for step in self.steps)
+
+
+class _Maker:
+    """Makes the stages of one plan, and numbers them."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.notes: list[str] = []
+        self.count = 0
+        self.labels: Counter[str] = Counter()
+        self.titles: Counter[str] = Counter()
+        self.steps = 0
+        self.sites = 0
+        self.pooled: dict[int, Site] = {}
+
+    def stages(self, flow: Flow, default: tuple[Site, int] | None = None) -> Stage:
+        """The last stage of `flow`, with all others below it. A part of another pipeline has a default place."""
+        top = default is None
+        steps = self._numbered(flow.ops)
+        sites = self._placed(flow, steps, default)
+        children = []
+        if isinstance(flow.source, Composite):
+            children = [self.stages(part, default=sites[0]) for _, part in flow.source.parts]
+        draft = self._opening(flow, steps, sites, children)
+        for number, step in enumerate(steps):
+            draft = self._added(draft, step, sites[number + 1], steps[number + 1 :], top)
+        return self._finished(draft)
+
+    def _numbered(self, ops: tuple[Op[Any, Any], ...]) -> list[Step]:
+        steps = []
+        for op in ops:
+            self.titles[op.title] += 1
+            seen = self.titles[op.title]
+            steps.append(Step(op, self.steps, op.title if seen == 1 else f"{op.title}#{seen}"))
+            self.steps += 1
+        return steps
+
+    # ------------------------------------------------------------------ place
+
+    def _placed(
+        self, flow: Flow, steps: list[Step], default: tuple[Site, int] | None
+    ) -> list[tuple[Site, int]]:
+        """The site, and the cap within it, of the source and of every op."""
+        if self.options.inline:
+            site = self._site(Placement("inline"))
+            return [site] * (len(steps) + 1)
+        first = next((number for number, step in enumerate(steps) if step.op.placement is not None), None)
+        if first is not None:
+            here = self._own_site(steps[first].op)
+        elif default is not None:
+            here = default
+        else:
+            asked = Placement.of(self.options.on, self.options.workers, "loader()")
+            here = self._site(asked or Placement("thread", 1))
+        opened = here
+        leading = steps[: len(steps) if first is None else first]
+        if not _rides(here[0], not flow.source.instant or any(step.op.blocking for step in leading), False):
+            here = self._site(Placement("thread", 1))
+        placed = [here]
+        for number, step in enumerate(steps):
+            op = step.op
+            if number == first:
+                here = opened
+            elif op.placement is not None:
+                here = self._own_site(op)
+            elif not _rides(here[0], op.blocking, op.asynchronous):
+                here = self._own_site(op) if op.asynchronous else self._site(Placement("thread", 1))
+            if op.one_thread and here[0].kind in ("thread", "async") and here[1] > 1:
+                raise PlanError(
+                    f"{op.label} draws from the global generators (rng='global'), which {here[1]} workers of one "
+                    "process would share; use workers=1, on='process', or rng=True"
+                )
+            placed.append(here)
+        return placed
+
+    def _own_site(self, op: Op[Any, Any]) -> tuple[Site, int]:
+        return self._site(op.placement or Placement("async" if op.asynchronous else "thread"), op)
+
+    def _site(self, placement: Placement, op: Op[Any, Any] | None = None) -> tuple[Site, int]:
+        executor = find_executor(placement.kind)
+        workers = placement.workers
+        if workers == "auto":
+            workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if placement.pool is not None:
+            pool = placement.pool
+            site = self.pooled.get(id(pool)) or self._new_site(placement.kind, pool.workers, pool)
+            self.pooled[id(pool)] = site
+            return site, min(int(workers or site.workers), site.workers)
+        count = int(workers or executor.default_workers)
+        if op is not None and executor.asynchronous and not op.asynchronous:
+            raise PlanError(f"{op.label}: on='async' needs an async def")
+        return self._new_site(placement.kind, count), count
+
+    def _new_site(self, kind: str, workers: int, pool: Pool | None = None) -> Site:
+        self.sites += 1
+        return Site(self.sites, kind, workers, pool)
+
+    # ------------------------------------------------------------------ fuse
+
+    def _opening(
+        self, flow: Flow, steps: list[Step], sites: list[tuple[Site, int]], children: list[Stage]
+    ) -> _Draft:
+        site, workers = sites[0]
+        source = flow.source
+        feed: Feed
+        if isinstance(source, Composite):
+            feed = Joined(tuple(children), None, source, f"{source.verb}{self.count}")
+        elif isinstance(source, IndexedSource):
+            feed = Indexed(source)
+        elif isinstance(source, StreamSource):
+            feed = Streamed(source)
+        else:
+            raise PlanError(f"{source!r} is neither an indexed nor a stream source")
+        draft = _Draft(feed, site, workers)
+        if isinstance(source, IndexedSource) and site.kind != "inline":
+            draft.reasons.append("workers read their own samples; only positions reach them")
+        if isinstance(source, StreamSource):
+            draft.reasons.append("the stream is advanced by one worker at a time")
+        return draft
+
+    def _added(
+        self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool
+    ) -> _Draft:
+        op = step.op
+        if op.order() is not None and _can_reorder(draft, op, later):
+            feed = draft.feed
+            assert isinstance(feed, Indexed)
+            draft.feed = replace(feed, orders=(*feed.orders, (op.order(), step)))
+            draft.reasons.append(f"{op.label} is computed from the position, nothing is stored")
+            return draft
+        if op.effect is Effect.PASSES and op.order() is not None and not op.joined:
+            raise _no_random_access(op, draft)
+        if op.buffer is not None:
+            draft.buffer = op.buffer
+            return draft
+        if op.remembers and _per_sample(draft) and draft.cache_step is None:
+            draft.cache_step = len(draft.steps)
+            draft.steps.append(step)
+            draft.reasons.append("cache() keeps single samples: ops before it run once per sample of the source")
+            return draft
+        if op.joined:
+            return self._with_joint(draft, step, place, later, top)
+        return self._with_step(draft, step, place)
+
+    def _with_joint(
+        self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool
+    ) -> _Draft:
+        op = step.op
+        why = self._why_not_in_worker(draft, op, place, later, top)
+        if why is None:
+            calls = any(one.op.calls_user for one in draft.steps)
+            draft.unit = op.group_size() or 1
+            feed = draft.feed
+            draft.block_read = (
+                not draft.steps and op.plain and isinstance(feed, Indexed) and feed.source.reads_batches
+            )
+            draft.hopeful = calls
+            draft.steps.append(step)
+            how = "as one read of the source" if draft.block_read else "where the samples are"
+            draft.reasons.append(
+                f"{op.label} is made by the worker, {how}"
+                + ("; should a function skip a sample, batches are cut in the order of delivery from there on"
+                   if calls else "")
+            )
+            return draft
+        stage = self._finished(draft)
+        after = _Draft(Joined((stage,), step), *place)
+        if op.effect is Effect.REGROUPS:
+            after.steps.append(step)
+        after.reasons.append(f"{op.label} needs the order of delivery: {why}")
+        if not stage.ordered:
+            self.notes.append(f"{op.label} depends on the order, which stage {stage.number} does not keep")
+        return after
+
+    def _why_not_in_worker(
+        self, draft: _Draft, op: Op[Any, Any], place: tuple[Site, int], later: list[Step], top: bool
+    ) -> str | None:
+        """Why a batch cannot be made by the worker that has its samples; None if it can."""
+        if op.effect is not Effect.REGROUPS or op.group_size() is None:
+            return "it counts samples as they are delivered"
+        if not isinstance(draft.feed, Indexed):
+            return "its samples do not come from an indexed source of the same stage"
+        if draft.unit != 1:
+            return "its samples are batches themselves"
+        for step in draft.steps:
+            if step.op.effect is not Effect.KEEPS and not step.op.remembers:
+                return f"{step.op.label} varies the count"
+            if step.op.may_skip:
+                return f"{step.op.label} may skip samples"
+        if not draft.ordered:
+            return "the stage does not keep the order"
+        if place[0] is not draft.site:
+            return "it runs in another place"
+        if any(step.op.calls_user for step in draft.steps):
+            if self.options.wary:
+                return "a function has skipped a sample"
+            if not top:
+                return "its pipeline is part of another, and a function may skip a sample"
+            if any(step.op.joined for step in later):
+                return "a later op counts what is delivered, and a function may skip a sample"
+        return None
+
+    def _with_step(self, draft: _Draft, step: Step, place: tuple[Site, int]) -> _Draft:
+        op = step.op
+        why = _why_not_fused(draft, op, place)
+        if why is not None:
+            stage = self._finished(draft)
+            draft = _Draft(Joined((stage,)), *place)
+            draft.reasons.append(f"not fused with stage {stage.number}: {why}")
+        elif draft.steps or op.placement is None:
+            draft.reasons.append(f"{op.label} rides along, without a hop")
+        draft.steps.append(step)
+        if op.interleave > 1:
+            draft.interleave = op.interleave
+            draft.reasons.append(f"the outputs of {op.interleave} inputs alternate, one by one")
+        return draft
+
+    # ------------------------------------------------------------------ bound
+
+    def _finished(self, draft: _Draft) -> Stage:
+        self.count += 1
+        label = "+".join(dict.fromkeys(step.op.title for step in draft.steps if not step.op.remembers))
+        if not label and isinstance(draft.feed, Joined):
+            step = draft.feed.step
+            label = step.op.title if step is not None else getattr(draft.feed.composite, "verb", "pass")
+        elif not label:
+            label = draft.feed.source.verb
+        self.labels[label] += 1
+        if self.labels[label] > 1:
+            label = f"{label}#{self.labels[label]}"
+        return Stage(
+            number=self.count,
+            label=label,
+            feed=draft.feed,
+            steps=tuple(draft.steps),
+            site=draft.site,
+            workers=draft.workers,
+            ordered=draft.ordered,
+            unit=draft.unit,
+            interleave=draft.interleave,
+            bound_tickets=max(2 * draft.workers, draft.interleave + 1),
+            bound_samples=draft.buffer,
+            block_read=draft.block_read,
+            hopeful=draft.hopeful,
+            cache_step=draft.cache_step,
+            reasons=tuple(draft.reasons),
+        )
+
+
+def _rides(site: Site, blocking: bool, asynchronous: bool) -> bool:
+    """Whether an op without a placement may run at `site`."""
+    if site.kind == "inline":
+        return True
+    loop = find_executor(site.kind).asynchronous
+    return not blocking if loop else not asynchronous
+
+
+def _per_sample(draft: _Draft) -> bool:
+    """Every sample can be made alone from one position."""
+    return isinstance(draft.feed, Indexed) and draft.unit == 1 and draft.interleave == 1 and all(
+        step.op.effect in _PER_SAMPLE for step in draft.steps
+    )
+
+
+def _can_reorder(draft: _Draft, op: Op[Any, Any], later: list[Step]) -> bool:
+    """Whether `op` can work on positions: what is before it depends on its own position alone."""
+    feed = draft.feed
+    if not isinstance(feed, Indexed) or not _per_sample_or_cached(draft):
+        return False
+    if _endless(feed):
+        return False
+    if op.commutes:
+        return True
+    steps = [step.op for step in draft.steps]
+    if any(one.effect is not Effect.KEEPS and not one.remembers for one in steps) or any(one.may_skip for one in steps):
+        return False
+    if op.counts and any(one.calls_user for one in steps):
+        # A function may yet skip a sample, so counting positions is not counting samples. It is done
+        # all the same where an op further on needs positions.
+        return any(one.op.order() is not None and not one.op.joined for one in later)
+    return True
+
+
+def _per_sample_or_cached(draft: _Draft) -> bool:
+    return isinstance(draft.feed, Indexed) and draft.unit == 1 and draft.interleave == 1 and all(
+        step.op.effect in _PER_SAMPLE or step.op.remembers for step in draft.steps
+    )
+
+
+def _endless(feed: Indexed) -> bool:
+    length: Length = len(feed.source)
+    for order, _ in feed.orders:
+        length = order.length(int(length or 0))
+    return not isinstance(length, int)
+
+
+def _why_not_fused(draft: _Draft, op: Op[Any, Any], place: tuple[Site, int]) -> str | None:
+    if place[0] is not draft.site:
+        return f"{op.label} has a place of its own" if op.placement is not None else (
+            f"{op.label} is an async def" if op.asynchronous else f"{op.label} would block the event loop"
+        )
+    if place[1] != draft.workers:
+        return f"{op.label} has a number of workers of its own"
+    if op.interleave > 1 and any(step.op.effect is Effect.EXPANDS for step in draft.steps):
+        return "it alternates between its own inputs"
+    if op.interleave > 1 and draft.unit != 1:
+        return "it alternates between batches"
+    if draft.interleave > 1 and op.effect is Effect.EXPANDS and op.interleave > 1:
+        return "the stage alternates already"
+    return None
+
+
+def _no_random_access(op: Op[Any, Any], draft: _Draft) -> PlanError:
+    feed = draft.feed
+    if isinstance(feed, Streamed):
+        why = f"{feed.source.label} is a stream, which can only be read forward"
+    elif isinstance(feed, Joined):
+        what = feed.composite.label if feed.composite is not None else (
+            feed.step.op.label if feed.step is not None else f"stage {feed.children[0].number}"
+        )
+        why = f"what comes from {what} cannot be read at any position"
+    elif _endless(feed):
+        why = "an endless stream has no whole to permute"
+    else:
+        varying = [s.op.label for s in draft.steps if s.op.effect is not Effect.KEEPS or s.op.may_skip]
+        why = f"{varying[0] if varying else 'an op'} before it varies the count"
+    return PlanError(
+        f"{op.label} needs to read any position, but {why}; put shuffle() right behind the source, "
+        "or use shuffle(window=10_000), which shuffles as samples pass"
+    )

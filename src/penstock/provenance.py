@@ -1,0 +1,101 @@
+"""Provenance: where in the epoch a sample comes from. It rides with every sample of every chunk.
+
+A *place* is one of
+
+* an ``int``: the sample's position in the global order of the epoch,
+* a ``tuple``: a place followed by a sub-index for every op that made several samples of one,
+* a ``range`` or ``list`` of places: those of the samples that were put together into one,
+* a `Passed`: a place, and the number of the pass in which a repeated stream came by it.
+
+Places of a chunk are a ``range`` as long as no op has dropped or multiplied samples, so that
+they cost nothing; the functions here keep them so where they can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, compress
+from typing import Any, NamedTuple
+
+__all__ = ["Passed", "Place", "chosen", "counter", "extended", "joined", "root", "weight"]
+
+Place = Any
+
+_WORD = 2**64 - 1
+
+
+class Passed(NamedTuple):
+    """A place of a stream that is run through several times in one epoch."""
+
+    place: Place
+    number: int
+
+
+def root(place: Place) -> int:
+    """The position in the epoch that `place` began with.
+
+    >>> root(7), root((7, 2)), root(range(5, 9))
+    (7, 7, 5)
+    """
+    while not isinstance(place, int):
+        place = place[0]
+    return place
+
+
+def weight(place: Place) -> int:
+    """How many samples stand at `place`.
+
+    >>> weight(7), weight((7, 2)), weight(range(5, 9)), weight([1, (2, 0)])
+    (1, 1, 4, 2)
+    """
+    if isinstance(place, range):
+        return len(place)
+    if isinstance(place, list):
+        return sum(map(weight, place))
+    return weight(place.place) if isinstance(place, Passed) else 1
+
+
+def counter(place: Place) -> tuple[int, int]:
+    """Two numbers that tell any two places of one op apart: the position, and the way from there.
+
+    >>> counter(7), counter((7, 0)) == counter((7, 1)), counter(range(7, 9))
+    ((7, 0), False, (7, 0))
+    """
+    way = 0
+    while not isinstance(place, int):
+        if isinstance(place, tuple):
+            for step in place[1:]:
+                way = (way * 0x9E3779B97F4A7C15 + step + 1) & _WORD
+        place = place[0]
+    return place, way
+
+
+def extended(place: Place, sub: int) -> tuple[Place, ...]:
+    """The place of output number `sub` of an op that made several samples of the one at `place`."""
+    return (*place, sub) if isinstance(place, tuple) else (place, sub)
+
+
+def chosen(places: Sequence[Place], keep: Sequence[Any]) -> list[Place]:
+    """The places whose entry in `keep` is true."""
+    return list(compress(places, keep))
+
+
+def joined(parts: Sequence[Sequence[Place]]) -> Sequence[Place]:
+    """The places of consecutive parts as one sequence.
+
+    >>> joined([range(0, 3), range(3, 5)])
+    range(0, 5)
+    >>> joined([range(0, 2), [7]])
+    [0, 1, 7]
+    """
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    if isinstance(first, range):
+        stop = first.stop
+        for part in parts[1:]:
+            if not isinstance(part, range) or part.start != stop:
+                return list(chain.from_iterable(parts))
+            stop = part.stop
+        return range(first.start, stop)
+    return list(chain.from_iterable(parts))

@@ -1,0 +1,70 @@
+"""A bound in bytes over all stages of a loader. Pure.
+
+Memory is reserved when a ticket is issued, as much as the largest recent chunk of its stage
+took; when the chunk is there, the reservation becomes its true size, and it is given back when
+the chunk moves on. The ticket that a stage's stream waits for is always admitted, so the bound
+never stops the stream, and what is held is at most the bound plus one chunk per worker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from penstock.errors import PlanError
+
+__all__ = ["Budget", "Estimate", "parse_bytes"]
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_bytes(amount: int | str | None) -> int | None:
+    """A number of bytes from ``"2GB"``, ``"512MiB"`` or a plain number.
+
+    >>> parse_bytes("2GB"), parse_bytes("1.5 MiB"), parse_bytes(1000), parse_bytes(None)
+    (2000000000, 1572864, 1000, None)
+    """
+    if amount is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(amount).lower())
+    if match is None or isinstance(amount, bool) or float(match[1]) <= 0:
+        raise PlanError(f"memory= takes a size such as '2GB' or '512MiB', or a number of bytes, got {amount!r}")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+class Estimate:
+    """How large the next chunk of a stage may be: as the largest of the last few."""
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=16)
+
+    def add(self, nbytes: int) -> None:
+        self._recent.append(nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        return max(self._recent, default=0)
+
+
+class Budget:
+    """Bytes in use and bytes allowed; without a bound, nothing is counted."""
+
+    def __init__(self, allowed: int | None) -> None:
+        self.allowed = allowed
+        self.used = 0
+        self.peak = 0
+
+    @property
+    def bounded(self) -> bool:
+        return self.allowed is not None
+
+    def admits(self, nbytes: int, head: bool) -> bool:
+        """Whether a ticket may be issued whose chunk will take about `nbytes`."""
+        return head or self.allowed is None or self.used + nbytes <= self.allowed
+
+    def take(self, nbytes: int) -> None:
+        self.used += nbytes
+        self.peak = max(self.peak, self.used)
+
+    def give_back(self, nbytes: int) -> None:
+        self.used -= nbytes

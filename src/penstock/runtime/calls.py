@@ -1,0 +1,227 @@
+"""Calling the user's functions: in a tight loop, and with a verdict for every call that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import Skip, StageTimeout
+from penstock.ops.functions import settled
+from penstock.ops.op import Key
+from penstock.plan.plan import Step
+from penstock.provenance import Place, counter
+from penstock.randomness import derive
+from penstock.runtime.chunk import ErrorRecord, Failure
+from penstock.runtime.failure import add_note, decide
+from penstock.runtime.task import Task
+
+__all__ = ["Calls", "SampleInfo"]
+
+
+class SampleInfo:
+    """What a function with ``info=True`` gets beside its sample."""
+
+    __slots__ = ("_calls", "_number", "epoch", "index", "place")
+
+    def __init__(self, calls: Calls, number: int) -> None:
+        self._calls = calls
+        self._number = number
+        #: the loader's epoch
+        self.epoch = calls.epoch
+        #: the sample's number in its source
+        self.index = calls.index(number)
+        #: where the sample stands in the order of the epoch
+        self.place = calls.places[number]
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """A generator for this sample alone, valid during the call."""
+        return self._calls.rng(self._number)
+
+    def __repr__(self) -> str:
+        return f"SampleInfo(epoch={self.epoch}, index={self.index}, place={self.place})"
+
+
+class Calls:
+    """One op on the samples of one chunk: the `info` that `Op.run` gets.
+
+    `lost` are the numbers of the samples that were dropped, `failure` what ended the chunk.
+    """
+
+    def __init__(self, task: Task, step: Step, samples: Sequence[Any], places: Sequence[Place]) -> None:
+        self.task = task
+        self.step = step
+        self.epoch = task.epoch
+        self.places = places
+        self.key: Key = task.key(step)
+        self.bound = task.bench.bound[step.number]
+        self.samples = samples
+        self.lost: list[int] = []
+        self.losses: list[ErrorRecord] = []
+        self.failure: Failure | None = None
+        #: where the failure stands
+        self.stop = len(samples)
+        self._rng_key: int | None = None
+        self._call: tuple[Callable[..., Any], Callable[[int], Any] | None] | None = None
+
+    # ------------------------------------------------------------------ what a call may ask for
+
+    def index(self, number: int) -> int:
+        """The number in its source of sample `number` of the chunk."""
+        return self.task.index_of(self.places[number])
+
+    def rng(self, number: int) -> np.random.Generator:
+        if self._rng_key is None:
+            self._rng_key = derive("rng", self.key.seed, self.epoch, self.key.op)
+        position, way = counter(self.places[number])
+        return self.task.bench.draws.at(self._rng_key, position, way)
+
+    def sample_info(self, number: int) -> SampleInfo:
+        return SampleInfo(self, number)
+
+    def seed_globals(self, number: int) -> None:
+        position, way = counter(self.places[number])
+        seed = derive("global", self.key.seed, self.epoch, self.key.op, position, way)
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+
+    def surviving(self, samples: Sequence[Any]) -> list[Any]:
+        """`samples` without those that were dropped, and without what comes after a failure."""
+        stop = self.stop if self.failure is not None else len(samples)
+        if not self.lost:
+            return list(samples[:stop])
+        lost = set(self.lost)
+        return [sample for number, sample in enumerate(samples[:stop]) if number not in lost]
+
+    # ------------------------------------------------------------------ calling
+
+    def each(
+        self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None = None
+    ) -> list[Any]:
+        self._call = (fn, extra)
+        if self.step.op.timeout_s is not None and not self.task.inline:
+            return self._each_timed(fn, samples, extra)
+        out: list[Any] = []
+        self.task.begin(self, out)
+        results = map(fn, samples) if extra is None else map(fn, samples, map(extra, range(len(samples))))
+        while True:
+            try:
+                # extend() keeps what came before an exception, so its length says which sample failed.
+                out.extend(results)
+                if len(out) + len(self.lost) == len(samples):
+                    return out
+                raise RuntimeError("the function raised StopIteration")
+            except BaseException as exc:
+                number = len(out) + len(self.lost)
+                if self.task.goes_through(exc):
+                    raise
+                if not self._settle(number, exc, out):
+                    return out
+
+    def _each_timed(
+        self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None
+    ) -> list[Any]:
+        """Sample by sample, with the time at which each call began on view."""
+        out: list[Any] = []
+        self.task.begin(self, out)
+        for number, sample in enumerate(samples):
+            try:
+                condemned = self.task.condemned(self.step.number, self.places[number])
+                if condemned is not None:
+                    raise condemned
+                self.task.call_began(self.step.op.timeout_s)
+                try:
+                    value = fn(sample) if extra is None else fn(sample, extra(number))
+                finally:
+                    self.task.call_ended()
+                out.append(value)
+            except BaseException as exc:
+                if self.task.goes_through(exc):
+                    raise
+                if not self._settle(number, exc, out):
+                    return out
+        return out
+
+    def _settle(self, number: int, exc: BaseException, out: list[Any]) -> bool:
+        """Retry, drop or fail sample `number`; False when the chunk ends here."""
+        attempt = 0
+        while True:
+            verdict = decide(self.step.op.on_error, exc, attempt)
+            if verdict.action != "retry" or not self.task.pause(verdict.after_s):
+                return self.dispose(number, exc, skip=verdict.action == "skip")
+            attempt += 1
+            try:
+                out.append(self.recall(number))
+                return True
+            except BaseException as again:
+                exc = again
+
+    def recall(self, number: int) -> Any:
+        """Call the function of the last `each` once more for sample `number`."""
+        assert self._call is not None
+        fn, extra = self._call
+        return fn(self.samples[number]) if extra is None else fn(self.samples[number], extra(number))
+
+    def dispose(self, number: int, exc: BaseException, skip: bool) -> bool:
+        """Drop sample `number`, or let it end the chunk."""
+        index = self.index(number)
+        op = self.step.op
+        if not isinstance(exc, Skip):
+            add_note(exc, op.label, op.where, index, self.task.worker_name)
+        record = ErrorRecord(op.label, index, self.epoch, exc, self.places[number])
+        if skip:
+            self.lost.append(number)
+            self.losses.append(record)
+            return True
+        self.failure = Failure(exc, record)
+        self.stop = number
+        return False
+
+    # ------------------------------------------------------------------ on an event loop
+
+    async def each_async(
+        self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None = None
+    ) -> list[Any]:
+        out: list[Any] = []
+        self.task.begin(self, out)
+        for number, sample in enumerate(samples):
+            attempt = 0
+            while True:
+                try:
+                    result = fn(sample) if extra is None else fn(sample, extra(number))
+                    out.append(await self._in_time(result))
+                    break
+                except asyncio.CancelledError:
+                    raise
+                except BaseException as exc:
+                    verdict = decide(self.step.op.on_error, exc, attempt)
+                    if verdict.action == "retry":
+                        attempt += 1
+                        await asyncio.sleep(verdict.after_s)
+                        continue
+                    if not self.dispose(number, exc, skip=verdict.action == "skip"):
+                        return out
+                    break
+        return out
+
+    async def _in_time(self, result: Any) -> Any:
+        timeout_s = self.step.op.timeout_s
+        if timeout_s is None:
+            return await settled(result)
+        began = perf_counter()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await settled(result)
+        except TimeoutError as exc:
+            if perf_counter() - began < timeout_s:
+                raise
+            raise StageTimeout(f"{self.step.op.label} did not return within {timeout_s:g} s") from exc

@@ -1,0 +1,155 @@
+"""The workers behind a placement: who is idle, who may be woken, whose ticket is next.
+
+One lock guards all bookkeeping of a process: `LOCK`. It is held for microseconds, never while a
+function of the user's runs. Whoever takes a ticket looks whether there is another and wakes one
+idle worker for it, so wake-ups spread as far as there is work and no further.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
+
+from penstock.executors import find_executor
+from penstock.executors.executor import Executor, Worker
+from penstock.plan.plan import Site
+from penstock.runtime.stage_run import Job, Pull, StageRun
+
+__all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for"]
+
+# An RLock, because a finalizer of the user's may run wherever memory is allocated.
+LOCK = threading.RLock()
+os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
+
+#: `HERE.crew` is the crew whose worker this thread is
+HERE = threading.local()
+
+_numbers = count(1)
+
+
+class Client(Protocol):
+    """A loader, as a crew sees it."""
+
+    def stage_runs(self, crew: Crew) -> list[StageRun]:
+        """The stages that may have tickets for `crew`, the most urgent first."""
+
+    def looked_through(self) -> bool:
+        """None of them had a ticket. Looking may have brought something to light: then look again."""
+
+
+class Crew:
+    """Workers of one executor, and the loaders they work for."""
+
+    def __init__(self, executor: Executor, size: int, name: str, work: Any) -> None:
+        self.executor = executor
+        self.size = size
+        self.name = f"penstock-{name}-{next(_numbers)}"
+        self.work = work
+        self.workers: list[Worker] = []
+        self.idle: list[Worker] = []
+        self.clients: list[Client] = []
+        self.closed = False
+        #: workers inside a function that itself reads a pipeline, and waits there
+        self.reading = 0
+        self._turn = 0
+        self._started = 0
+
+    # ------------------------------------------------------------------ under the lock
+
+    def find(self) -> StageRun | None:
+        """The next stage with a runnable ticket: round robin between loaders, downstream first."""
+        clients = self.clients
+        for number in range(len(clients)):
+            client = clients[(self._turn + number) % len(clients)]
+            looking = True
+            while looking:
+                for stage_run in client.stage_runs(self):
+                    if stage_run.runnable():
+                        self._turn = (self._turn + number + 1) % len(clients)
+                        return stage_run
+                looking = client.looked_through()
+        return None
+
+    def take(self, worker: Worker) -> Job | Pull | None:
+        """A ticket for `worker`; None puts it among the idle."""
+        found = self.find()
+        if found is None:
+            if worker not in self.idle:
+                self.idle.append(worker)
+            return None
+        job = found.take()
+        self.rouse()
+        return job
+
+    def rouse(self) -> None:
+        """If there is a runnable ticket, wake or start one worker for it."""
+        if self.closed or self.executor.inline:
+            return
+        if not self.idle and len(self.workers) >= self.size:
+            return
+        if self.find() is None:
+            return
+        if self.idle:
+            self.idle.pop().unpark()
+        else:
+            self._started += 1
+            name = f"{self.name}.{self._started}"
+            self.workers.append(self.executor.start(partial(self.work, self), name))
+
+    @property
+    def starved(self) -> bool:
+        """All workers are busy, and not all with work: some wait in a pipeline of their own."""
+        return not self.idle and len(self.workers) >= self.size and self.reading > 0
+
+    def replace(self, worker: Worker) -> None:
+        """`worker` is stuck in a call: another takes its place."""
+        if worker in self.workers:
+            self.workers.remove(worker)
+
+    def leave(self, client: Client) -> None:
+        if client in self.clients:
+            self.clients.remove(client)
+            self._turn = 0
+
+    # ------------------------------------------------------------------ ending
+
+    def dismiss(self) -> list[Worker]:
+        """Tell all workers to end; returns them. Safe inside a finalizer."""
+        self.closed = True
+        workers = list(self.workers)
+        for worker in workers:
+            worker.unpark()
+        return workers
+
+    def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:
+        """End all workers and wait for them; warn of those stuck in a call."""
+        stuck = [worker for worker in self.dismiss() if not worker.join(grace_s)]
+        self.executor.close()
+        if stuck and not quiet:
+            for worker in stuck:
+                warnings.warn(
+                    f"worker {worker.name} is still inside a call {grace_s:g} s after close; a thread cannot be "
+                    f"killed, so it is left behind. It stands here:\n{worker.stack()}",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+
+
+def crew_for(site: Site, work: Any, work_async: Any) -> Crew:
+    """The crew of a site: that of its pool, or a new one."""
+    executor = find_executor(site.kind)()
+    loop = work_async if executor.asynchronous else work
+    pool = site.pool
+    if pool is None:
+        return Crew(executor, site.workers, site.kind, loop)
+    if pool.live is None or pool.live.closed:
+        pool.live = Crew(executor, site.workers, f"{site.kind}-pool", loop)
+        # When nobody holds the pool any more, its workers end.
+        weakref.finalize(pool, Crew.dismiss, pool.live).atexit = False
+    crew: Crew = pool.live
+    return crew

@@ -1,0 +1,448 @@
+"""What runs behind a loader: lanes, crews, the epoch being read and the one begun early.
+
+The engine knows nothing of the loader, so that a loader nobody holds can be collected; its
+finalizer then tells the engine to end. All waiting is done by the reader, in `read`, which is
+therefore also the one that sees timeouts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from penstock.errors import PenstockError, StageTimeout
+from penstock.executors.parking import new_spot
+from penstock.plan.plan import Indexed, Joined, Plan
+from penstock.plan.rules import Options, make_plan
+from penstock.runtime.budget import Budget
+from penstock.runtime.chunk import Chunk, ErrorRecord
+from penstock.runtime.crew import HERE, LOCK, Crew, crew_for
+from penstock.runtime.inlets import Pulled
+from penstock.runtime.program import Program
+from penstock.runtime.run import Run
+from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
+from penstock.runtime.worker import execute, work, work_async
+from penstock.sources.source import Flow
+from penstock.stats.counters import ReaderCounters
+
+__all__ = ["Engine", "Reader"]
+
+#: records kept of samples that failed; all are counted
+_RECORDS = 10_000
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+class Reader:
+    """Whoever reads a loader: where it waits, and its name when it runs tickets itself."""
+
+    def __init__(self) -> None:
+        self.name = "reader"
+        self.retired = False
+        self.spot = new_spot("reader")
+        self.waiting = False
+
+    def unpark(self) -> None:
+        self.spot.unpark()
+
+
+class _Nested:
+    """Keeps count of the workers that wait for a pipeline inside a function of another.
+
+    Their pool may have nobody left to run a ticket, and then readers help themselves.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.crew: Crew | None = getattr(HERE, "crew", None)
+        self.counted = False
+
+    def __enter__(self) -> _Nested:
+        return self
+
+    def waits(self) -> None:
+        crew = self.crew
+        if crew is None or self.counted:
+            return
+        self.counted = True
+        crew.reading += 1
+        for client in crew.clients:
+            reader = getattr(client, "reader", None)
+            if reader is not None and reader.waiting and reader is not self.reader:
+                reader.waiting = False
+                reader.unpark()
+
+    def works(self) -> None:
+        if self.crew is not None and self.counted:
+            with LOCK:
+                self.counted = False
+                self.crew.reading -= 1
+
+    def __exit__(self, *exc: object) -> None:
+        self.works()
+
+
+class Engine:
+    """Runs one plan, epoch after epoch."""
+
+    def __init__(self, flow: Flow, options: Options, seed: int, memory: int | None) -> None:
+        self.flow = flow
+        self.options = options
+        self.seed = seed
+        self.budget = Budget(memory)
+        self.crews: dict[int, Crew] = {}
+        self.lanes: dict[int, Lane] = {}
+        self.all_lanes: list[Lane] = []
+        self.stores: dict[int, Any] = {}
+        self.memos: dict[Any, dict[str, Any]] = {}
+        self.carried: dict[int, Any] = {}
+        self.garbage: list[Any] = []
+        #: what each busy worker has in hand
+        self.tasks: dict[Any, Job] = {}
+        self.reader = Reader()
+        self.counters = ReaderCounters()
+        self.errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
+        self.error_count = 0
+        self.stuck = 0
+        self.current: Run | None = None
+        self.upcoming: Run | None = None
+        #: the last epoch that may be begun before it is asked for
+        self.last_epoch: float = float("inf")
+        self.closed = False
+        self.closing = threading.Event()
+        self._pid = os.getpid()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.plan: Plan
+        self._set_up(make_plan(flow, options))
+        _engines.add(self)
+
+    def _set_up(self, plan: Plan) -> None:
+        self.plan = plan
+        self.lanes = {}
+        now = perf_counter()
+        for stage in plan.stages:
+            crew = self.crews.get(stage.site.number)
+            if crew is None:
+                crew = self.crews[stage.site.number] = crew_for(stage.site, work, work_async)
+            store = None
+            if stage.cache_step is not None:
+                step = stage.steps[stage.cache_step]
+                store = self.stores.setdefault(step.number, step.op.store())
+            program = Program(stage, self.seed, one_by_one=self.budget.bounded, store=store)
+            self.lanes[stage.number] = Lane(stage, program, crew, self.budget, now)
+        self.all_lanes += self.lanes.values()
+        self._has_inline = any(crew.executor.inline for crew in self.crews.values())
+        self._forks = all(
+            isinstance(stage.feed, (Indexed, Joined)) and not _carries(stage.feed) for stage in plan.stages
+        )
+
+    # ------------------------------------------------------------------ epochs
+
+    def enter(self, epoch: int, start: int = 0) -> Run:
+        """Make `epoch` the one that is read: the one begun early, if it is that, or a new one."""
+        self._check_open()
+        with LOCK:
+            garbage = self._leave()
+            run, self.upcoming = self.upcoming, None
+            if run is not None and (run.epoch != epoch or start):
+                garbage += run.cancel()
+                run = None
+            if run is None:
+                run = Run(self, epoch, start)
+            run.current = True
+            self.current = run
+            for crew in self.crews.values():
+                if self not in crew.clients:
+                    crew.clients.append(self)
+            self._rouse()
+        garbage.clear()
+        return run
+
+    def leave(self, run: Run) -> None:
+        """The epoch is over for the reader."""
+        with LOCK:
+            garbage = self._leave() if run is self.current else []
+        garbage.clear()
+
+    def _leave(self) -> list[Any]:
+        run, self.current = self.current, None
+        garbage, self.garbage = self.garbage, []
+        if run is not None:
+            carried = {id(queue.upstream.stage_run) for queues in self.carried.values() for queue in queues}
+            garbage += _cancel_but(run.root, carried)
+            run.ended = True
+            run.current = False
+        return garbage
+
+    def replan(self, run: Run, position: int) -> Run:
+        """A sample was skipped where the plan had relied on the count: go on without relying on it."""
+        with LOCK:
+            self.options = replace(self.options, wary=True)
+            garbage = self._leave()
+            if self.upcoming is not None:
+                garbage += self.upcoming.cancel()
+                self.upcoming = None
+            self._set_up(make_plan(self.flow, self.options))
+        garbage.clear()
+        return self.enter(run.epoch, position)
+
+    def stage_runs(self, crew: Crew) -> list[StageRun]:
+        """The stages that may have tickets for `crew`; begins the next epoch when this one's are all out."""
+        run = self.current
+        if run is None:
+            return self.upcoming.stage_runs(crew) if self.upcoming is not None else []
+        found = run.stage_runs(crew)
+        if self.upcoming is None:
+            if not self._forks or run.epoch >= self.last_epoch or not run.root.sourced_out:
+                return found
+            self.upcoming = Run(self, run.epoch + 1)
+        return found + self.upcoming.stage_runs(crew)
+
+    # ------------------------------------------------------------------ what workers call
+
+    def handed_in(self, job: Job, worker: Any, chunk: Chunk | None, done: bool, seconds: float) -> None:
+        """A worker hands in what it has made."""
+        stage_run = job.stage_run
+        lane = stage_run.lane
+        worker_turn = getattr(worker, "spot", None)
+        if worker_turn is not None:
+            worker_turn.turn()
+        with LOCK:
+            if self.tasks.get(worker) is job:
+                del self.tasks[worker]
+            elif job.task is not None and job.task.abandoned:
+                return
+            lane.advance(perf_counter())
+            made = len(chunk.samples) if chunk is not None else 0
+            lane.counters.samples += made
+            units = max(job.expected, 1)
+            lane.sizer.record(units if done else max(units // 4, 1), seconds)
+            stage_run.put(job, chunk, done)
+            self._after_change(lane.crew)
+
+    def pulled(self, pull: Pull, pulled: Pulled) -> None:
+        """A worker has had its turn at a stream."""
+        with LOCK:
+            lane = pull.stage_run.lane
+            lane.advance(perf_counter())
+            pull.stage_run.pulled(pulled)
+            self._after_change(lane.crew)
+
+    def _after_change(self, own: Crew) -> None:
+        for crew in self.crews.values():
+            if crew is not own:
+                crew.rouse()
+        self.looked_through()
+
+    def looked_through(self) -> bool:
+        """Wake the reader if there is something for it: a chunk, the end, or a ticket of its own to run."""
+        run = self.current
+        revealed = run is not None and run.revealed
+        if run is not None and revealed:
+            run.revealed = False
+            self._rouse()
+        if self.reader.waiting and run is not None and (run.root.outlet.ready or run.root.over or self._has_inline):
+            self.reader.waiting = False
+            self.reader.unpark()
+        return revealed
+
+    def _rouse(self) -> None:
+        for crew in self.crews.values():
+            crew.rouse()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait before a retry; False when the loader is closing."""
+        return not self.closing.wait(seconds) if seconds else not self.closing.is_set()
+
+    def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end in the calling thread, or beside it if a loop runs there already."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        loop = self._loop
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return loop.run_until_complete(coroutine)
+        results: list[Any] = []
+        beside = threading.Thread(target=lambda: results.append(loop.run_until_complete(coroutine)), daemon=True)
+        beside.start()
+        beside.join()
+        return results[0]
+
+    # ------------------------------------------------------------------ what the reader calls
+
+    def read(self, run: Run, timeout_s: float | None) -> Chunk | None:
+        """The next chunk of the epoch, or None at its end.
+
+        Waits for it. Where nobody else can, the reader runs tickets of its own loader: without
+        workers, or on a pool whose workers all wait in pipelines of their own.
+        """
+        began: float | None = None
+        with _Nested(self.reader) as nested:
+            while True:
+                self.reader.spot.turn()
+                with LOCK:
+                    chunk = run.root.pop()
+                    if chunk is not None:
+                        self._rouse()
+                        break
+                    if run.ended or run.root.over:
+                        break
+                    self._check_open()
+                    nested.waits()
+                    found = self._own_job(run)
+                    if found is None and (run.revealed or run.root.outlet.ready or run.root.over):
+                        run.revealed = False
+                        continue  # looking for a ticket has brought something to light
+                    self.reader.waiting = found is None
+                if found is not None:
+                    nested.works()
+                    self._execute_here(*found)
+                    continue
+                began = perf_counter() if began is None else began
+                self._wait(run, began, timeout_s)
+        if began is not None:
+            self.counters.wait_s += perf_counter() - began
+        return chunk
+
+    def _own_job(self, run: Run) -> tuple[Job | Pull, Crew] | None:
+        """A ticket for the reader itself: where there are no workers, or all of them wait for readers."""
+        for crew in self.crews.values():
+            if crew.executor.inline or (crew.starved and not crew.executor.asynchronous):
+                for stage_run in run.stage_runs(crew):
+                    if stage_run.runnable():
+                        return stage_run.take(), crew
+        return None
+
+    def _execute_here(self, job: Job | Pull, crew: Crew) -> None:
+        outer = getattr(HERE, "crew", None)
+        HERE.crew = crew
+        try:
+            execute(job, self.reader, inline=crew.executor.inline)
+        finally:
+            HERE.crew = outer
+
+    def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
+        """Park until something changes, a call runs out of time, or the batch does."""
+        now = perf_counter()
+        deadlines = [job.task.deadline for job in list(self.tasks.values()) if job.task.deadline is not None]
+        batch = None if timeout_s is None else began + timeout_s
+        nearest = min([*deadlines, *([batch] if batch is not None else [])], default=None)
+        if self.reader.spot.park(None if nearest is None else nearest - now):
+            return
+        now = perf_counter()
+        for worker, job in list(self.tasks.items()):
+            if job.task.deadline is not None and job.task.deadline <= now:
+                self._give_up(worker, job)
+        if batch is not None and batch <= now:
+            raise StageTimeout(
+                f"no batch within {timeout_s:g} s; held up by {self._holding(run)}"
+            )
+
+    def _give_up(self, worker: Any, job: Job) -> None:
+        """A call is past its timeout. A thread cannot be killed: it is left, and its ticket begun again."""
+        with LOCK:
+            if self.tasks.get(worker) is not job:
+                return
+            del self.tasks[worker]
+            job.task.abandoned = True
+            job.task.condemn()
+            self.stuck += 1
+            lane = job.stage_run.lane
+            lane.advance(perf_counter())
+            lane.crew.replace(worker)
+            job.stage_run.again(job)
+            self._rouse()
+
+    def _holding(self, run: Run) -> str:
+        """What the stream waits for: the op and the sample in hand, of the stage nearest to the source."""
+        held = []
+        for worker, job in list(self.tasks.items()):
+            if job.stage_run.run is run and job.number == job.stage_run.outlet.head:
+                held.append((job.stage_run.lane.stage.number, f"{job.task.describe()}, in worker {worker.name}"))
+        if held:
+            return min(held)[1]
+        for stage_run in run.root.walk():
+            if getattr(stage_run.inlet, "pulling", False):
+                return f"{stage_run.inlet.source.label}, which has not given its next record"  # type: ignore[attr-defined]
+        return "nothing that can be named; see stats()"
+
+    # ------------------------------------------------------------------ ending
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise PenstockError("the loader is closed; make a new one with pipeline.loader()")
+        if self._pid != os.getpid():
+            raise PenstockError("the loader belongs to another process; make a new one after the fork")
+
+    def abandon(self) -> None:
+        """End without waiting or locking: for finalizers, which may run anywhere."""
+        self.closed = True
+        self.closing.set()
+        for crew in list(self.crews.values()):
+            if self._owns(crew):
+                crew.dismiss()
+            else:
+                crew.leave(self)
+
+    def _owns(self, crew: Crew) -> bool:
+        return all(lane.stage.site.pool is None for lane in self.all_lanes if lane.crew is crew)
+
+    def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:
+        """End all work of this loader; workers of its own end too."""
+        if self._pid != os.getpid():
+            return
+        with LOCK:
+            first = not self.closed or bool(self.current)
+            self.closed = True
+            self.closing.set()
+            garbage = self._leave()
+            if self.upcoming is not None:
+                garbage += self.upcoming.cancel()
+                self.upcoming = None
+            for crew in self.crews.values():
+                crew.leave(self)
+            self.reader.waiting = False
+            self.reader.unpark()
+        garbage.clear()
+        if not first and not self.crews:
+            return
+        crews, self.crews = self.crews, {}
+        for crew in crews.values():
+            if self._owns(crew):
+                crew.close(grace_s, quiet)
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+
+def _carries(feed: Any) -> bool:
+    return isinstance(feed, Joined) and feed.step is not None and feed.step.op.carries
+
+
+def _cancel_but(stage_run: StageRun, kept: set[int]) -> list[Any]:
+    """Cancel a stage and those before it, except what goes on in the next epoch."""
+    if id(stage_run) in kept:
+        return []
+    children = stage_run.children()
+    stage_run.children = lambda: []
+    garbage = stage_run.cancel()
+    for child in children:
+        garbage += _cancel_but(child, kept)
+    return garbage
+
+
+def _close_all() -> None:
+    for engine in list(_engines):
+        engine.close(grace_s=0.5, quiet=True)
+
+
+atexit.register(_close_all)

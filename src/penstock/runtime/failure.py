@@ -1,0 +1,83 @@
+"""What becomes of a sample whose call failed. Pure.
+
+* `Skip` always drops the sample; nothing else drops one unless `on_error` says so.
+* What is not an `Exception` (SystemExit, KeyboardInterrupt) always ends the run.
+* A retry is a decision too: `decide` is asked again after each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.errors import PlanError, Skip, TooManyErrors
+from penstock.ops.call import Retry
+
+__all__ = ["ErrorLimit", "Verdict", "add_note", "decide"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Raise, skip, or call again after a while."""
+
+    action: Literal["raise", "skip", "retry"]
+    after_s: float = 0.0
+
+
+_RAISE, _SKIP = Verdict("raise"), Verdict("skip")
+
+
+def decide(on_error: Any, exc: BaseException, attempt: int) -> Verdict:
+    """What to do after call number `attempt` (from 0) of one sample raised `exc`.
+
+    >>> decide("raise", ValueError(), 0).action, decide("skip", ValueError(), 0).action
+    ('raise', 'skip')
+    >>> [decide(Retry(2, 0.5), ValueError(), attempt) for attempt in (0, 1)]
+    [Verdict(action='retry', after_s=0.5), Verdict(action='retry', after_s=1.0)]
+    """
+    if isinstance(exc, Skip):
+        return _SKIP
+    if not isinstance(exc, Exception):
+        return _RAISE
+    if isinstance(on_error, Retry):
+        if attempt < on_error.times:
+            return Verdict("retry", on_error.backoff_s * 2**attempt)
+        on_error = on_error.then
+    return _SKIP if on_error == "skip" else _RAISE
+
+
+def add_note(exc: BaseException, label: str, where: str, index: Any, worker: str) -> None:
+    """Say on the user's exception where in the pipeline it happened; the exception stays theirs."""
+    place = f" at {where}" if where else ""
+    exc.add_note(f"in {label}{place}, sample {index}, worker {worker}")
+
+
+class ErrorLimit:
+    """``max_errors``: a count, or a share of all samples seen so far.
+
+    A share is judged once 100 samples have been seen, or at the end of the epoch, so that an
+    early failure does not count as 100 %.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit < 0):
+            raise PlanError(f"max_errors= takes a count, or a share below 1, got {limit!r}")
+        self.limit = limit
+
+    def check(self, errors: int, samples: int, ended: bool = False) -> TooManyErrors | None:
+        """The error to raise when `errors` of `samples` have failed, if any."""
+        if self.limit is None or not errors:
+            return None
+        if isinstance(self.limit, float) and self.limit < 1:
+            seen = errors + samples
+            if errors <= self.limit * seen or (seen < 100 and not ended):
+                return None
+            return TooManyErrors(
+                f"{errors} of {seen} samples failed, more than max_errors={self.limit:g}; "
+                "loader.errors() lists them"
+            )
+        if errors <= self.limit:
+            return None
+        return TooManyErrors(
+            f"{errors} samples failed, more than max_errors={self.limit:g}; loader.errors() lists them"
+        )

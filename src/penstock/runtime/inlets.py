@@ -1,0 +1,298 @@
+"""Where the tickets of a stage come from. Pure, but for pulling a stream.
+
+An inlet cuts tickets: `available` says how many samples it could give now, `cut` gives them,
+`ended` says that no more will come. A stream is pulled by a worker, outside of any lock;
+everything else is bookkeeping.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from time import perf_counter
+from typing import Any, Protocol
+
+from penstock.ops.op import Joint, Length
+from penstock.provenance import Place, joined
+from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
+from penstock.runtime.failure import add_note
+from penstock.runtime.sizing import TARGET_S
+from penstock.sources.source import StreamSource
+
+__all__ = ["Inlet", "JoinedInlet", "PositionInlet", "Pulled", "Queue", "StreamInlet", "Upstream"]
+
+
+class Inlet(ABC):
+    """Cuts the tickets of one stage in one epoch."""
+
+    epoch: int
+    #: the upstream has ended in this, which still has to be passed on
+    failure: Failure | None
+    #: what was lost upstream since the last ticket
+    losses: list[ErrorRecord]
+
+    @abstractmethod
+    def available(self, most: int) -> int:
+        """How many samples a ticket could have now, counting no further than `most`."""
+
+    @abstractmethod
+    def cut(self, count: int) -> Ticket:
+        """A ticket with the next `count` samples."""
+
+    @property
+    @abstractmethod
+    def ended(self) -> bool:
+        """No ticket will be cut any more."""
+
+    @property
+    def has_tail(self) -> bool:
+        """There is something left to be told after the last sample."""
+        return self.failure is not None or bool(self.losses)
+
+    def tail(self) -> Ticket:
+        """A last ticket with what is left to be told."""
+        ticket = Ticket(self.epoch, samples=[], failure=self.failure, losses=self.losses)
+        self.failure, self.losses = None, []
+        return ticket
+
+    def close(self) -> None:
+        """Let go of whatever is open."""
+
+
+class PositionInlet(Inlet):
+    """Positions of an indexed source, in whole units."""
+
+    def __init__(self, epoch: int, length: Length, start: int, unit: int) -> None:
+        self.epoch = epoch
+        self.next = start
+        self.stop = length if length is not None else 0
+        self.unit = unit
+        self.failure = None
+        self.losses = []
+
+    def available(self, most: int) -> int:
+        left = self.stop - self.next
+        return int(min(most * self.unit, left))
+
+    def cut(self, count: int) -> Ticket:
+        first = self.next
+        self.next = first + count
+        return Ticket(self.epoch, first, self.next)
+
+    @property
+    def ended(self) -> bool:
+        return self.next >= self.stop
+
+
+class Upstream(Protocol):
+    """What a joint's input is filled from."""
+
+    def pop(self) -> Chunk | None:
+        """The next chunk in the order of delivery, if it is there."""
+
+    @property
+    def over(self) -> bool:
+        """No chunk will come any more."""
+
+    def start(self, epoch: int) -> None:
+        """Begin, or begin again, as epoch `epoch`."""
+
+
+class Queue:
+    """Samples in the order of delivery, with their places: an `Input` of a joint."""
+
+    def __init__(self, upstream: Upstream | None = None) -> None:
+        self.upstream = upstream
+        self.count = 0
+        self.ended = False
+        self.epoch = -1
+        self.taken = 0
+        self.failure: Failure | None = None
+        self._parts: deque[tuple[list[Any], Sequence[Place]]] = deque()
+
+    def add(self, samples: list[Any], places: Sequence[Place]) -> None:
+        if samples:
+            self._parts.append((samples, places))
+            self.count += len(samples)
+
+    def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
+        if most <= 0 or not self.count:
+            return [], ()
+        taken: list[tuple[list[Any], Sequence[Place]]] = []
+        left = most
+        while left and self._parts:
+            samples, places = self._parts.popleft()
+            if len(samples) > left:
+                self._parts.appendleft((samples[left:], places[left:]))
+                samples, places = samples[:left], places[:left]
+            left -= len(samples)
+            taken.append((samples, places))
+        self.count -= most - left
+        self.taken += most - left
+        if len(taken) == 1:
+            return taken[0]
+        return list(chain.from_iterable(part[0] for part in taken)), joined([part[1] for part in taken])
+
+    def renew(self, epoch: int) -> None:
+        assert self.upstream is not None
+        if epoch <= self.epoch:
+            self.taken = 0
+        self._parts.clear()
+        self.count = 0
+        self.ended = False
+        self.failure = None
+        self.epoch = epoch
+        self.upstream.start(epoch)
+
+
+class JoinedInlet(Inlet):
+    """Chunks of other stages, through a joint. Without one, samples pass as they come."""
+
+    def __init__(self, epoch: int, joint: Joint | None, queues: list[Queue]) -> None:
+        self.epoch = epoch
+        self.joint = joint
+        self.queues = queues
+        self.failure = None
+        self.losses = []
+        self._passed = Queue()
+        self._finished = False
+
+    def available(self, most: int) -> int:
+        while self._passed.count < most and not self._finished and self._step(most - self._passed.count):
+            pass
+        return min(self._passed.count, most)
+
+    def _step(self, most: int) -> bool:
+        """Move samples towards the stage; False when nothing moved."""
+        if self.joint is None:
+            return self._pass_on()
+        samples, places = self.joint.step(self.queues, most)
+        self._passed.add(samples, places)
+        self._finished = self.joint.ended
+        if samples or self._finished:
+            return True
+        moved = False
+        for number in self.joint.lacking(self.queues):
+            queue = self.queues[number]
+            if queue.failure is not None:
+                self.failure = queue.failure
+                self._finished = True
+                return True
+            moved = self._fill(queue, queue) or moved
+        return moved
+
+    def _pass_on(self) -> bool:
+        (queue,) = self.queues
+        moved = self._fill(queue, self._passed)
+        if queue.ended or queue.failure is not None:
+            self.failure = queue.failure
+            self._finished = True
+        return moved
+
+    def _fill(self, queue: Queue, into: Queue) -> bool:
+        upstream = queue.upstream
+        assert upstream is not None
+        chunk = upstream.pop()
+        if chunk is None:
+            was, queue.ended = queue.ended, upstream.over
+            return queue.ended and not was
+        into.add(chunk.samples, chunk.places)
+        self.losses += chunk.losses
+        queue.failure = chunk.failure
+        return True
+
+    def cut(self, count: int) -> Ticket:
+        samples, places = self._passed.take(count)
+        losses, self.losses = self.losses, []
+        return Ticket(self.epoch, samples=samples, places=places, losses=losses)
+
+    @property
+    def ended(self) -> bool:
+        return self._finished and not self._passed.count
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What one turn at a stream has given."""
+
+    records: list[Any] = field(default_factory=list)
+    last: bool = False
+    failure: Failure | None = None
+
+
+class StreamInlet(Inlet):
+    """Records of a stream, pulled by one worker at a time."""
+
+    def __init__(self, source: StreamSource, epoch: int) -> None:
+        self.source = source
+        self.epoch = epoch
+        self.failure = None
+        self.losses = []
+        #: a worker is pulling
+        self.pulling = False
+        self.position = 0
+        self._ready = Queue()
+        self._records: Iterator[Any] | None = None
+        self._finished = False
+        self._cautious = 0
+
+    def available(self, most: int) -> int:
+        return min(self._ready.count, most)
+
+    def cut(self, count: int) -> Ticket:
+        samples, places = self._ready.take(count)
+        return Ticket(self.epoch, samples=samples, places=places)
+
+    @property
+    def ended(self) -> bool:
+        return self._finished and not self._ready.count
+
+    @property
+    def wants_pull(self) -> bool:
+        return not self.pulling and not self._finished and not self._ready.count
+
+    def pull(self, most: int, worker_name: str) -> Pulled:
+        """Read up to `most` records, for about a millisecond. Called outside the lock, by one at a time."""
+        if self._cautious:
+            # The source made us wait a moment ago. What it has given must not wait for what it has not.
+            self._cautious -= 1
+            most = 1
+        pulled = Pulled()
+        records = pulled.records
+        began = perf_counter()
+        try:
+            if self._records is None:
+                shards = self.source.shards()
+                self._records = chain.from_iterable(self.source.open(shard, 0) for shard in shards)
+            for record in self._records:
+                records.append(record)
+                if len(records) >= most or perf_counter() - began > TARGET_S:
+                    break
+            else:
+                pulled.last = True
+        except BaseException as exc:
+            position = self.position + len(records)
+            add_note(exc, self.source.label, "", position, worker_name)
+            pulled.failure = Failure(exc, ErrorRecord(self.source.label, position, self.epoch, exc, position))
+            pulled.last = True
+        if perf_counter() - began > 10 * TARGET_S:
+            self._cautious = 64
+        return pulled
+
+    def pulled(self, pulled: Pulled) -> None:
+        """What `pull` has read becomes available."""
+        stop = self.position + len(pulled.records)
+        self._ready.add(pulled.records, range(self.position, stop))
+        self.position = stop
+        self.failure = pulled.failure
+        self._finished = pulled.last
+
+    def close(self) -> None:
+        records, self._records = self._records, None
+        self._finished = True
+        close = getattr(records, "close", None)
+        if close is not None and not self.pulling:
+            close()

@@ -1,0 +1,316 @@
+"""The loader: a plan that runs, seen by the training loop."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Any, Generic, Self, TypeVar
+
+from penstock.errors import LengthUnknown, PlanError
+from penstock.executors.executor import Pool
+from penstock.plan.rules import Options, flow_length
+from penstock.provenance import root, weight
+from penstock.runtime.budget import parse_bytes
+from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
+from penstock.runtime.crew import LOCK
+from penstock.runtime.engine import Engine
+from penstock.runtime.failure import ErrorLimit
+from penstock.runtime.run import Run
+from penstock.sources.source import Flow
+
+__all__ = ["Loader", "known_length"]
+
+T = TypeVar("T", covariant=True)
+
+
+class Loader(Generic[T]):
+    """Runs a pipeline for a training loop. Made by ``pipeline.loader(...)``.
+
+    Iterating it is one epoch. Workers start once and stay warm between epochs; use it as a
+    context manager, or `close` it, to end them.
+
+    >>> import penstock as ps
+    >>> with ps.from_sequence(range(4)).batch(2).loader(seed=1) as loader:
+    ...     for epoch, batches in loader.epochs(2):
+    ...         print(epoch, [batch.tolist() for batch in batches])
+    0 [[0, 1], [2, 3]]
+    1 [[0, 1], [2, 3]]
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        seed: int = 0,
+        epochs: int | None = None,
+        on: str | Pool | None = None,
+        workers: int | str | None = None,
+        inline: bool = False,
+        memory: int | str | None = None,
+        timeout_s: float | None = None,
+        max_errors: float | None = None,
+    ) -> None:
+        _check(seed, epochs, timeout_s)
+        self._timeout_s = timeout_s
+        self._limit = ErrorLimit(max_errors)
+        self._flow = flow
+        self._engine = Engine(flow, Options(on, workers, inline), seed, parse_bytes(memory))
+        self._epochs = epochs
+        if epochs is not None:
+            self._engine.last_epoch = epochs - 1
+        self._next_epoch = 0
+        self._epoch = 0
+        self._delivered = 0
+        self._started: Run | None = None
+        self._iteration: _Iteration | None = None
+        weakref.finalize(self, self._engine.abandon).atexit = False
+
+    # ------------------------------------------------------------------ reading
+
+    def __iter__(self) -> Iterator[T]:
+        """One epoch. A new iteration ends the one before."""
+        self._end_iteration()
+        run = self._entered()
+        self._epoch = run.epoch
+        self._next_epoch = run.epoch + 1
+        self._delivered = 0
+        iteration = _Iteration(run)
+        self._iteration = iteration
+        return self._batches(iteration)
+
+    def _entered(self) -> Run:
+        run, self._started = self._started, None
+        if run is not None and run.epoch == self._next_epoch and not run.ended:
+            return run
+        return self._engine.enter(self._next_epoch)
+
+    def _batches(self, iteration: _Iteration) -> Iterator[T]:
+        """Hands batches over one by one; what has been handed over is no longer held here."""
+        engine = self._engine
+        resumed = perf_counter()
+        try:
+            while (chunk := engine.read(iteration.run, self._timeout_s)) is not None:
+                failure = self._account(chunk)
+                samples = chunk.samples
+                samples.reverse()
+                while samples:
+                    now = perf_counter()
+                    engine.counters.running_s += now - resumed
+                    resumed = now
+                    self._delivered += 1
+                    yield samples.pop()
+                    if iteration.ended:
+                        return
+                if failure is not None:
+                    self._fail(iteration, failure)
+                if iteration.ended:
+                    return
+            self._check_limit(ended=True)
+        finally:
+            engine.counters.running_s += perf_counter() - resumed
+            if not iteration.ended:
+                iteration.ended = True
+                engine.leave(iteration.run)
+
+    def _account(self, chunk: Chunk) -> Failure | None:
+        """Count a chunk in. Where it takes the errors over the limit, it is cut off there."""
+        engine = self._engine
+        failure = chunk.failure
+        for record in chunk.losses:
+            engine.errors.append(record)
+            engine.error_count += 1
+            too_many = self._limit.check(engine.error_count, engine.counters.samples + len(chunk.samples))
+            if too_many is not None:
+                keep = sum(1 for place in chunk.places if root(place) < root(record.place))
+                chunk.samples, chunk.places = chunk.samples[:keep], chunk.places[:keep]
+                failure = Failure(too_many)
+                break
+        places = chunk.places
+        engine.counters.samples += len(places) if isinstance(places, range) else sum(map(weight, places))
+        engine.counters.batches += len(chunk.samples)
+        return failure
+
+    def _check_limit(self, ended: bool) -> None:
+        too_many = self._limit.check(self._engine.error_count, self._engine.counters.samples, ended)
+        if too_many is not None:
+            raise too_many
+
+    def _fail(self, iteration: _Iteration, failure: Failure) -> None:
+        """The stream ends here, in an exception; or goes on another way."""
+        exc = failure.exception
+        if isinstance(exc, CountVaried):
+            iteration.run = self._engine.replan(iteration.run, exc.position)
+            return
+        if failure.record is not None:
+            self._engine.errors.append(failure.record)
+            self._engine.error_count += 1
+        iteration.ended = True
+        self._engine.leave(iteration.run)
+        raise exc
+
+    def _end_iteration(self) -> None:
+        iteration, self._iteration = self._iteration, None
+        if iteration is not None and not iteration.ended:
+            iteration.ended = True
+            self._engine.leave(iteration.run)
+
+    def epochs(self, n: int) -> Iterator[tuple[int, Iterator[T]]]:
+        """``(epoch, batches)`` for the next `n` epochs; numbers go on where the loader stands."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise PlanError(f"epochs(n) takes a number of epochs, got {n!r}")
+        first = self._next_epoch
+        self._engine.last_epoch = min(self._engine.last_epoch, first + n - 1)
+        return self._each_epoch(first, n)
+
+    def _each_epoch(self, first: int, n: int) -> Iterator[tuple[int, Iterator[T]]]:
+        for _ in range(n):
+            batches = iter(self)
+            yield self._epoch, batches
+
+    def steps(self, n: int) -> Iterator[tuple[int, T]]:
+        """``(step, batch)`` for `n` steps, over as many epochs as that takes."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise PlanError(f"steps(n) takes a number of steps, got {n!r}")
+        return self._each_step(n)
+
+    def _each_step(self, n: int) -> Iterator[tuple[int, T]]:
+        step = 0
+        while step < n:
+            before = step
+            for batch in self:
+                yield step, batch
+                step += 1
+                if step == n:
+                    return
+            if step == before:
+                raise PlanError(f"steps({n}): epoch {self._epoch} has no samples, so step {step} never comes")
+
+    def start(self) -> Self:
+        """Begin to fill the buffers of the next epoch now. Starting twice is the same as once."""
+        if self._iteration is not None and not self._iteration.ended:
+            return self
+        if self._started is None or self._started.ended:
+            self._started = self._engine.enter(self._next_epoch)
+        return self
+
+    # ------------------------------------------------------------------ where it stands
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being read, or the last one that was."""
+        return self._epoch
+
+    @property
+    def batch_index(self) -> int:
+        """How many batches of this epoch have been handed over."""
+        return self._delivered
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch number `epoch`."""
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise PlanError(f"set_epoch takes a number from 0 on, got {epoch!r}")
+        if epoch == self._next_epoch:
+            return
+        self._end_iteration()
+        self._next_epoch = epoch
+        self._started = None
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return known_length(self._flow)
+
+    def stats(self) -> dict[str, float]:
+        """Counters as a flat dict of numbers; see the page on stats for their names."""
+        engine = self._engine
+        now = perf_counter()
+        with LOCK:
+            out: dict[str, float] = {
+                "samples": engine.counters.samples,
+                "batches": engine.counters.batches,
+                "epoch": self._epoch,
+                "wait_s": engine.counters.wait_s,
+                "wait_share": engine.counters.wait_share,
+                "errors": engine.error_count,
+                "stuck": engine.stuck,
+            }
+            for lane in engine.all_lanes:
+                if not engine.closed:
+                    lane.advance(now)
+                counters = lane.counters
+                name = f"stage.{lane.stage.label}"
+                for key, value in (
+                    ("working_s", counters.working_s),
+                    ("waiting_input_s", counters.waiting_input_s),
+                    ("waiting_room_s", counters.waiting_room_s),
+                    ("samples", counters.samples),
+                ):
+                    out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + value
+                out[f"{name}.occupancy"] = counters.occupancy
+                out[f"{name}.workers"] = lane.cap
+        return out
+
+    def errors(self) -> list[ErrorRecord]:
+        """The samples that were left out or ended the run, oldest first (the last 10 000)."""
+        return list(self._engine.errors)
+
+    # ------------------------------------------------------------------ ending
+
+    def close(self) -> None:
+        """End the epoch and all workers of this loader. Closing twice is the same as once."""
+        self._end_iteration()
+        self._started = None
+        self._engine.close()
+
+    def abandon(self) -> None:
+        """End without waiting: for an iterator that is being collected."""
+        self._engine.abandon()
+
+    def close_unless_abandoned(self) -> None:
+        if not self._engine.closed:
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        state = "closed" if self._engine.closed else f"epoch {self._epoch}, batch {self._delivered}"
+        return f"<Loader of {len(self._engine.plan.stages)} stages, {state}>"
+
+
+class _Iteration:
+    """One pass of a training loop through an epoch."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.ended = False
+
+
+def _check(seed: Any, epochs: Any, timeout_s: Any) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise PlanError(f"loader(seed=) takes an integer, got {seed!r}")
+    if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1):
+        raise PlanError(f"loader(epochs=) takes a number from 1 on, got {epochs!r}")
+    if timeout_s is not None and not timeout_s > 0:
+        raise PlanError(f"loader(timeout_s=) must be positive, got {timeout_s!r}")
+
+
+def known_length(flow: Flow) -> int:
+    """The number of samples or batches per epoch; an error that says why where it is not known."""
+    length = flow_length(flow)
+    if length == math.inf:
+        raise LengthUnknown("the pipeline is endless, so it has no length; give repeat() a number, or use take(n)")
+    if length is None:
+        culprit = next(
+            (op.label for op in flow.ops if op.may_skip or op.effect.value in ("selects", "expands")),
+            flow.source.label,
+        )
+        raise LengthUnknown(f"the length is not known before the run, because of {culprit}")
+    return int(length)

@@ -1,0 +1,109 @@
+"""Single samples at once, without workers: for a look, and to make one sample again."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import PlanError
+from penstock.ops.op import Effect
+from penstock.plan.plan import Stage
+from penstock.plan.rules import Options
+from penstock.runtime.chunk import Chunk
+from penstock.runtime.engine import Engine
+from penstock.runtime.loader import Loader
+from penstock.runtime.program import Program
+from penstock.runtime.task import Bench, Task
+from penstock.sources.source import Flow
+
+__all__ = ["peek"]
+
+_BLOCK = 1 << 20
+
+
+def peek(flow: Flow, n: int, index: int | None, epoch: int, every_op: bool) -> list[Any]:
+    """See `Pipeline.peek`."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise PlanError(f"peek(n) takes a number of samples, got {n!r}")
+    if index is None and not every_op:
+        with Loader(flow, inline=True, epochs=epoch + 1) as loader:
+            loader.set_epoch(epoch)
+            return list(islice(iter(loader), n))
+    engine = Engine(flow, Options(inline=True, wary=True), seed=0, memory=None)
+    try:
+        stage = engine.plan.stages[0]
+        program = engine.lanes[stage.number].program
+        if program.reading is None:
+            raise PlanError("peek(index=) and peek(every_op=) need a source that can be indexed")
+        return _Peeking(engine, stage, program, epoch).samples(n, index, every_op)
+    finally:
+        engine.close()
+
+
+class _Peeking:
+    """Runs the first stage of a pipeline on chosen positions."""
+
+    def __init__(self, engine: Engine, stage: Stage, program: Program, epoch: int) -> None:
+        self.stage = stage
+        self.program = program
+        self.task = Task(
+            epoch=epoch,
+            seed=engine.seed,
+            bench=Bench(stage),
+            worker_name="reader",
+            index_of=lambda place: program.index_of(epoch, place),
+            pause=engine.pause,
+            run_coroutine=engine.run_coroutine,
+            inline=True,
+        )
+
+    def samples(self, n: int, index: int | None, every_op: bool) -> list[Any]:
+        reading = self.program.reading
+        assert reading is not None
+        if index is not None:
+            positions = [self._position(index)]
+        else:
+            length = reading.length
+            positions = list(range(n if not isinstance(length, int) else min(n, length)))
+        out = []
+        for position in positions:
+            trail = self._trail(position)
+            out += [trail] if every_op else trail[-1][1]
+        return [[(label, value) for label, values in trail for value in values] for trail in out] if every_op else out
+
+    def _trail(self, position: int) -> list[tuple[str, list[Any]]]:
+        """The sample after the source and after every op."""
+        chunk = self.program.read_one(position, self.task)
+        assert self.program.reading is not None
+        trail = [(self.program.reading.source.label, list(chunk.samples))]
+        for step in self.stage.steps:
+            _raise(chunk)
+            if step.op.effect is Effect.REGROUPS:
+                break
+            if step.op.effect is Effect.PASSES:
+                continue
+            chunk = Chunk.join(list(self.program.through_one(step, chunk, self.task)))
+            trail.append((step.op.label, list(chunk.samples)))
+        _raise(chunk)
+        return trail
+
+    def _position(self, index: int) -> int:
+        """Where in the epoch the sample with this number in its source stands first."""
+        reading = self.program.reading
+        assert reading is not None
+        length = reading.length
+        stop = length if isinstance(length, int) else len(reading.source)
+        for start in range(0, stop, _BLOCK):
+            block = reading.trace(self.task.epoch, np.arange(start, min(start + _BLOCK, stop)))
+            found = np.flatnonzero(block == index)
+            if found.size:
+                return start + int(found[0])
+        raise PlanError(f"no sample with index {index} in epoch {self.task.epoch} ({stop} samples)")
+
+
+def _raise(chunk: Chunk) -> None:
+    if chunk.failure is not None:
+        raise chunk.failure.exception
+

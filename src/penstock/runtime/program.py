@@ -1,0 +1,368 @@
+"""A program turns a ticket into chunks: it reads, calls the ops in turn, batches.
+
+Ops work on a whole chunk at a time, one after the other, so that a sample costs little more than
+the calls of its functions. A ticket's chunks are made by a generator: whoever runs it may stop
+after any of them and go on later, which is how a function that yields a million samples stays
+within bounds, and how a ticket that turns out slow is cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import compress, islice
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import Skip
+from penstock.ops.op import Effect, Key
+from penstock.plan.plan import Indexed, Stage, Step
+from penstock.provenance import Place, chosen, extended, root
+from penstock.runtime.calls import Calls
+from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure, Ticket
+from penstock.runtime.failure import add_note, decide
+from penstock.runtime.reading import Reading
+from penstock.runtime.sizing import TARGET_S
+from penstock.runtime.task import Task
+
+__all__ = ["Program", "expansion_place", "finished"]
+
+#: a ticket is run in so many slices, so that one that turns out slow can be cut short
+_SLICES = 4
+
+
+class Program:
+    """What the workers of one stage run. Shared by all of them; what is a worker's own is in its bench."""
+
+    def __init__(self, stage: Stage, seed: int, *, one_by_one: bool = False, store: Any = None) -> None:
+        self.stage = stage
+        self.steps = stage.steps
+        #: slices of one unit, where the bytes of a chunk are bounded
+        self.one_by_one = one_by_one
+        self.store = store
+        self.reading: Reading | None = None
+        if isinstance(stage.feed, Indexed):
+            orders = [(order, Key(seed, step.key)) for order, step in stage.feed.orders]
+            self.reading = Reading(stage.feed.source, orders)
+
+    def index_of(self, epoch: int, place: Place) -> int:
+        """The number in its source of the sample at `place`."""
+        position = root(place)
+        return position if self.reading is None else self.reading.index(epoch, position)
+
+    # ------------------------------------------------------------------ the walk of a ticket
+
+    def chunks(self, ticket: Ticket, task: Task) -> Iterator[Chunk]:
+        """The chunks of one ticket, in order. The last may end in a failure."""
+        if ticket.losses or ticket.failure is not None:
+            yield Chunk([], (), ticket.failure, ticket.losses)
+        for chunk in self.slices(ticket, task):
+            skip = self.stage.cache_step
+            yield from self._through(0 if skip is None else skip + 1, chunk, task)
+            if chunk.failure is not None:
+                return
+
+    def _through(self, at: int, chunk: Chunk, task: Task) -> Iterator[Chunk]:
+        """`chunk` through the steps from number `at` on."""
+        for number in range(at, len(self.steps)):
+            step = self.steps[number]
+            if step.op.effect is Effect.EXPANDS:
+                for part in self._expanded(step, chunk, task):
+                    yield from self._through(number + 1, part, task)
+                return
+            if step.op.effect is Effect.REGROUPS:
+                chunk = self._regrouped(step, chunk, task)
+            else:
+                chunk = applied(step, chunk, task)
+        if not chunk.blank:
+            yield chunk
+
+    def read_one(self, position: int, task: Task) -> Chunk:
+        """The sample at one position, straight from the source."""
+        return self._read_places(range(position, position + 1), task)
+
+    def through_one(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
+        """`chunk` through one step alone."""
+        if step.op.effect is Effect.EXPANDS:
+            return self._expanded(step, chunk, task)
+        return iter([applied(step, chunk, task)])
+
+    # ------------------------------------------------------------------ reading
+
+    def slices(self, ticket: Ticket, task: Task) -> Iterator[Chunk]:
+        unit = self.stage.unit
+        units = -(-ticket.count // unit)
+        size = unit * (1 if self.one_by_one else max(1, -(-units // _SLICES)))
+        if self.stage.block_read:
+            size = unit
+        if ticket.samples is not None:
+            for start in range(0, ticket.count, size):
+                stop = start + size
+                final = stop >= ticket.count
+                yield Chunk(ticket.samples[start:stop], ticket.places[start:stop], final=final)
+            return
+        for start in range(ticket.first, ticket.last, size):
+            stop = min(start + size, ticket.last)
+            chunk = self._read(start, stop, task)
+            chunk.final = stop == ticket.last
+            yield chunk
+
+    def _read(self, first: int, last: int, task: Task) -> Chunk:
+        if self.stage.cache_step is not None:
+            return self._remembered(range(first, last), task)
+        return self._read_places(range(first, last), task)
+
+    def _read_places(self, places: Sequence[int], task: Task) -> Chunk:
+        """The samples at `places` of the epoch, straight from the source."""
+        reading = self.reading
+        assert reading is not None
+        if isinstance(places, range):
+            indices = reading.indices(task.epoch, places.start, places.stop)
+        else:
+            indices = reading.trace(task.epoch, np.asarray(places, dtype=np.int64))
+        task.begin_read(reading.source.label, places)
+        try:
+            if self.stage.block_read:
+                return Chunk([reading.source.read_batch(indices)], [places])
+            samples = reading.source.read(indices)
+            if len(samples) != len(indices):
+                raise IndexError(f"the source gave {len(samples)} samples for {len(indices)} indices")
+            return Chunk(samples, places)
+        except BaseException as exc:
+            if task.goes_through(exc):
+                raise
+            if len(places) > 1 and not self.stage.block_read and isinstance(exc, Exception):
+                return self._read_singly(places, task)
+            return self._unread(int(indices[0]), places[0], exc, task)
+
+    def _read_singly(self, places: Sequence[int], task: Task) -> Chunk:
+        """One of several samples cannot be read: find it, and keep those before it."""
+        parts: list[Chunk] = []
+        for number in range(len(places)):
+            parts.append(self._read_places(places[number : number + 1], task))
+            if parts[-1].failure is not None:
+                break
+        return Chunk.join(parts)
+
+    def _unread(self, index: int, place: Place, exc: BaseException, task: Task) -> Chunk:
+        assert self.reading is not None
+        label = self.reading.source.label
+        record = ErrorRecord(label, index, task.epoch, exc, place)
+        if isinstance(exc, Skip):
+            return Chunk([], (), None, [record])
+        add_note(exc, label, "", index, task.worker_name)
+        return Chunk([], (), Failure(exc, record))
+
+    # ------------------------------------------------------------------ caching
+
+    def _remembered(self, places: range, task: Task) -> Chunk:
+        """The samples that reach the cache: kept ones from the store, the others made now."""
+        assert self.reading is not None
+        indices = self.reading.indices(task.epoch, places.start, places.stop)
+        kept = {}
+        for place, index in zip(places, indices, strict=True):
+            found = self.store.get(int(index))
+            if found is not None:
+                kept[place] = found
+        missing = [place for place in places if place not in kept]
+        losses: list[ErrorRecord] = []
+        failure = None
+        if missing:
+            made = self._made(missing, task)
+            losses, failure = made.losses, made.failure
+            kept.update(self._kept(missing, made, task))
+        samples: list[Any] = []
+        out: list[Place] = []
+        for place in places:
+            if place not in kept:
+                break  # the failure stands here
+            some, own = kept[place]
+            samples += some
+            out += [_rooted(one, place) for one in own]
+        return Chunk(samples, out if len(out) != len(places) or out != list(places) else places, failure, losses)
+
+    def _made(self, places: list[int], task: Task) -> Chunk:
+        """Read and run what stands before the cache."""
+        parts = []
+        for part in self._steps_before_cache(self._read_places(places, task), task):
+            parts.append(part)
+            if part.failure is not None:
+                break
+        return Chunk.join(parts) if parts else Chunk([], ())
+
+    def _steps_before_cache(self, chunk: Chunk, task: Task) -> Iterator[Chunk]:
+        before = Program.__new__(Program)
+        before.__dict__ = {**self.__dict__, "steps": self.steps[: self.stage.cache_step]}
+        return before._through(0, chunk, task)
+
+    def _kept(
+        self, places: list[int], made: Chunk, task: Task
+    ) -> dict[int, tuple[list[Any], list[Place]]]:
+        by_root: dict[int, tuple[list[Any], list[Place]]] = {place: ([], []) for place in places}
+        for sample, place in zip(made.samples, made.places, strict=True):
+            samples, own = by_root[root(place)]
+            samples.append(sample)
+            own.append(place)
+        stop = root(made.failure.record.place) if made.failure and made.failure.record else None
+        lost = {root(record.place) for record in made.losses}
+        out = {}
+        for place, (samples, own) in by_root.items():
+            if place == stop:
+                out[place] = (samples, own)
+                break
+            # What was lost this time may come the next time, so it is not kept as "nothing".
+            keep = samples if place in lost else self.store.put(self.index_of(task.epoch, place), samples, own)
+            out[place] = (keep, own)
+        return out
+
+    # ------------------------------------------------------------------ regrouping and expanding
+
+    def _regrouped(self, step: Step, chunk: Chunk, task: Task) -> Chunk:
+        """Groups of samples become one sample each."""
+        if self.stage.block_read:
+            if chunk.samples and not step.op.keeps_group(len(chunk.places[0])):
+                return Chunk([], (), chunk.failure, chunk.losses)
+            return chunk
+        if self.stage.unit == 1 and not isinstance(self.stage.feed, Indexed):
+            return applied(step, chunk, task)  # a joint has cut the groups
+        size = self.stage.unit
+        if chunk.losses:
+            # A skipped sample would leave a hole in its batch. The plan had relied on there being none.
+            return Chunk([], (), Failure(CountVaried(_first_place(chunk, task))))
+        groups, places = [], []
+        for start in range(0, len(chunk.samples), size):
+            group = chunk.samples[start : start + size]
+            if len(group) < size and chunk.failure is not None:
+                break  # the batch that the failed sample would have been in
+            if step.op.keeps_group(len(group)):
+                groups.append(group)
+                places.append(chunk.places[start : start + size])
+        return applied(step, Chunk(groups, places, chunk.failure, final=chunk.final), task)
+
+    def _expanded(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
+        """The outputs of every sample in turn, in parts of about a millisecond."""
+        calls = Calls(task, step, chunk.samples, chunk.places)
+        results = called(calls)
+        lost = set(calls.lost)
+        numbers = [number for number in range(len(chunk.samples)) if number not in lost]
+        samples: list[Any] = []
+        places: list[Place] = []
+        began = perf_counter()
+        for number, outputs in zip(numbers, results, strict=False):
+            sub = 0
+            place = chunk.places[number]
+            for value in _each_output(calls, number, outputs):
+                samples.append(value)
+                places.append(expansion_place(step, place, sub))
+                sub += 1
+                if self.one_by_one or perf_counter() - began > TARGET_S:
+                    yield Chunk(samples, places)
+                    samples, places = [], []
+                    began = perf_counter()
+            if calls.failure is not None:
+                break
+        failure = calls.failure or chunk.failure
+        yield Chunk(samples, places, failure, chunk.losses + calls.losses, final=chunk.final)
+
+
+def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
+    """What one call returned or yields, with a verdict on what goes wrong in the middle of it."""
+    done = attempt = 0
+    while True:
+        try:
+            if isinstance(outputs, AsyncIterator):
+                outputs = calls.task.run_coroutine(_drained(outputs))
+            if done:
+                outputs = islice(outputs, done, None)
+            for value in outputs:
+                yield value
+                done += 1
+            return
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            if calls.task.goes_through(exc):
+                raise
+            verdict = decide(calls.step.op.on_error, exc, attempt)
+            if verdict.action != "retry" or not calls.task.pause(verdict.after_s):
+                calls.dispose(number, exc, skip=verdict.action == "skip")
+                return
+            attempt += 1
+            outputs = calls.recall(number)
+
+
+async def _drained(outputs: AsyncIterator[Any]) -> list[Any]:
+    return [value async for value in outputs]
+
+
+def expansion_place(step: Step, place: Place, sub: int) -> Place:
+    """The place of output `sub` of the sample at `place`."""
+    if step.op.ungroups and isinstance(place, (range, list)) and sub < len(place):
+        return place[sub]
+    return extended(place, sub)
+
+
+def applied(step: Step, chunk: Chunk, task: Task) -> Chunk:
+    """`chunk` after an op that keeps or selects its samples."""
+    if not chunk.samples:
+        return chunk
+    calls = Calls(task, step, chunk.samples, chunk.places)
+    try:
+        out = called(calls)
+    except BaseException as exc:
+        if task.goes_through(exc):
+            raise
+        if len(chunk.samples) > 1 and isinstance(exc, Exception):
+            return _applied_singly(step, chunk, task)
+        calls.dispose(0, exc, skip=isinstance(exc, Skip))
+        out = []
+    return finished(step, chunk, calls, out)
+
+
+def called(calls: Calls) -> Any:
+    """What the op's `run` returns, with coroutines run to their end."""
+    op = calls.step.op
+    if op.asynchronous:
+        return calls.task.run_coroutine(op.run_async(list(calls.samples), calls))
+    return op.run(list(calls.samples), calls)
+
+
+def _applied_singly(step: Step, chunk: Chunk, task: Task) -> Chunk:
+    """The op failed as a whole on several samples: find the one, and keep those before it."""
+    parts: list[Chunk] = [Chunk([], (), None, chunk.losses)]
+    for number, sample in enumerate(chunk.samples):
+        parts.append(applied(step, Chunk([sample], chunk.places[number : number + 1]), task))
+        if parts[-1].failure is not None:
+            break
+    else:
+        parts.append(Chunk([], (), chunk.failure, final=chunk.final))
+    return Chunk.join(parts)
+
+
+def finished(step: Step, chunk: Chunk, calls: Calls, out: Any) -> Chunk:
+    """The chunk that an op has made of `chunk`."""
+    samples, places, failure = chunk.samples, chunk.places, chunk.failure
+    if calls.failure is not None:
+        samples, places, failure = samples[: calls.stop], places[: calls.stop], calls.failure
+    if calls.lost:
+        lost = set(calls.lost)
+        keep = [number not in lost for number in range(len(places))]
+        samples, places = list(compress(samples, keep)), chosen(places, keep)
+    if len(out) != len(places):
+        raise RuntimeError(f"{step.op.label} gave {len(out)} results for {len(places)} samples")
+    losses = chunk.losses + calls.losses if calls.losses else chunk.losses
+    if step.op.effect is Effect.SELECTS:
+        return Chunk(list(compress(samples, out)), chosen(places, out), failure, losses, final=chunk.final)
+    return Chunk(out if type(out) is list else list(out), places, failure, losses, final=chunk.final)
+
+
+def _first_place(chunk: Chunk, task: Task) -> int:
+    starts = [root(record.place) for record in chunk.losses]
+    starts += [root(chunk.places[0])] if chunk.places else []
+    return min(starts)
+
+
+def _rooted(place: Place, position: int) -> Place:
+    """`place` as it would be if its sample stood at `position`."""
+    return (position, *place[1:]) if isinstance(place, tuple) else position

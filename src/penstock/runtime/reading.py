@@ -1,0 +1,86 @@
+"""From a position in the epoch to an index of the source, through every op that changes the order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.ops.op import Key, Length, Order
+from penstock.sources.source import IndexedSource, Indices
+
+__all__ = ["Reading"]
+
+Int64s = NDArray[np.int64]
+
+#: positions traced at once: small numpy calls cost more than the numbers in them
+_BLOCK = 16384
+
+
+class Reading:
+    """The order in which one indexed source is read.
+
+    Any worker can ask for any stretch of any epoch; nothing is stored but the blocks last asked for.
+    """
+
+    def __init__(self, source: IndexedSource, orders: Sequence[tuple[Order, Key]]) -> None:
+        self.source = source
+        self.orders = tuple(orders)
+        self.lengths: list[Length] = [len(source)]
+        for order, _ in self.orders:
+            last = self.lengths[-1]
+            if not isinstance(last, int):
+                raise AssertionError("an order over an endless upstream")
+            self.lengths.append(order.length(last))
+        self._blocks: dict[tuple[int, int], Int64s] = {}
+
+    @property
+    def length(self) -> Length:
+        """How many positions an epoch has."""
+        return self.lengths[-1]
+
+    def indices(self, epoch: int, first: int, last: int) -> Indices:
+        """The source's indices at positions `first` to `last`."""
+        if not self.orders:
+            return range(first, last)
+        block = first // _BLOCK
+        if last <= (block + 1) * _BLOCK:
+            start = block * _BLOCK
+            return self._block(epoch, block)[first - start : last - start]
+        return self.trace(epoch, np.arange(first, last))
+
+    def index(self, epoch: int, position: int) -> int:
+        """The source's index at one position."""
+        return int(self.indices(epoch, position, position + 1)[0])
+
+    def _block(self, epoch: int, block: int) -> Int64s:
+        found = self._blocks.get((epoch, block))
+        if found is None:
+            stop = (block + 1) * _BLOCK
+            if isinstance(self.length, int):
+                stop = min(stop, self.length)
+            found = self.trace(epoch, np.arange(block * _BLOCK, stop))
+            if len(self._blocks) > 3:
+                self._blocks.clear()
+            self._blocks[epoch, block] = found
+        return found
+
+    def trace(self, epoch: int, positions: Int64s) -> Int64s:
+        """The source's indices at any positions."""
+        return self._traced(len(self.orders) - 1, epoch, positions)
+
+    def _traced(self, level: int, epoch: int, positions: Int64s) -> Int64s:
+        if level < 0 or not positions.size:
+            return positions
+        order, key = self.orders[level]
+        n = self.lengths[level]
+        assert isinstance(n, int)
+        epochs, inner = order.trace(epoch, positions, n, key)
+        if isinstance(epochs, int):
+            return self._traced(level - 1, epochs, inner)
+        out = np.empty_like(inner)
+        for one in np.unique(epochs):
+            mine = epochs == one
+            out[mine] = self._traced(level - 1, int(one), inner[mine])
+        return out

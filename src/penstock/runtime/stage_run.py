@@ -1,0 +1,348 @@
+"""One stage at work: which ticket is runnable, and what becomes of it. Pure: no thread, no clock.
+
+The rule that keeps shared pools from ever locking up: a ticket is runnable only when its input is
+there *and* room for its output is reserved. Workers wait for runnable tickets, never inside one.
+
+A `Lane` lives as long as the loader, a `StageRun` as long as one epoch. All calls are made under
+the scheduler's lock.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from penstock.plan.plan import Stage
+from penstock.runtime.budget import Budget, Estimate
+from penstock.runtime.chunk import Chunk, Ticket
+from penstock.runtime.inlets import Inlet, Pulled, StreamInlet
+from penstock.runtime.program import Program
+from penstock.runtime.reorder import Alternating, AsDone, InOrder, Outlet
+from penstock.runtime.sizing import Sizer
+from penstock.stats.counters import StageCounters
+
+__all__ = ["Job", "Lane", "Pull", "StageRun"]
+
+
+class Lane:
+    """What a stage keeps from epoch to epoch: its program, its limits, its counters."""
+
+    def __init__(self, stage: Stage, program: Program, crew: Any, budget: Budget, now: float) -> None:
+        self.stage = stage
+        self.program = program
+        self.crew = crew
+        self.budget = budget
+        self.cap = stage.workers
+        self.sizer = Sizer()
+        self.estimate = Estimate()
+        self.counters = StageCounters(now)
+        #: tickets in workers' hands
+        self.in_flight = 0
+        #: tickets begun and not ended, in hand or paused
+        self.open = 0
+        #: finished chunks and samples that wait to be taken
+        self.held = 0
+        self.held_samples = 0
+        #: samples that open tickets will make, as far as can be foreseen
+        self.expected = 0
+        self.benches: dict[Any, Any] = {}
+
+    def advance(self, now: float) -> None:
+        """Account for the time until `now`."""
+        stage = self.stage
+        if stage.bound_samples is not None:
+            fill = self.held_samples / stage.bound_samples
+        else:
+            fill = self.held / stage.bound_tickets
+        self.counters.advance(now, max(self.cap - self.in_flight, 0), self.in_flight, min(fill, 1.0))
+
+
+class Job:
+    """A ticket on its way: begun, perhaps paused, in the end done."""
+
+    __slots__ = ("chunks", "emitted", "expected", "number", "reserved", "skip", "stage_run", "task", "ticket")
+
+    def __init__(self, stage_run: StageRun, number: int, ticket: Ticket, expected: int) -> None:
+        self.stage_run = stage_run
+        self.number = number
+        self.ticket = ticket
+        self.expected = expected
+        #: bytes set aside for its next chunk
+        self.reserved = 0
+        #: the generator of its chunks, once begun
+        self.chunks: Any = None
+        self.task: Any = None
+        #: samples handed in so far
+        self.emitted = 0
+        #: samples to drop because they were handed in before the ticket was begun again
+        self.skip = 0
+
+    def __lt__(self, other: Job) -> bool:
+        return self.number < other.number
+
+
+class Pull:
+    """A turn at reading the stream."""
+
+    __slots__ = ("most", "stage_run")
+
+    def __init__(self, stage_run: StageRun, most: int) -> None:
+        self.stage_run = stage_run
+        self.most = most
+
+
+class StageRun:
+    """One stage in one epoch."""
+
+    def __init__(
+        self, run: Any, lane: Lane, inlet: Inlet, children: Callable[[], list[StageRun]]
+    ) -> None:
+        #: the epoch it belongs to
+        self.run = run
+        self.lane = lane
+        self.inlet = inlet
+        #: the stages before this one, as they are now
+        self.children = children
+        stage = lane.stage
+        self.outlet: Outlet
+        if stage.interleave > 1:
+            self.outlet = Alternating(stage.interleave)
+        else:
+            self.outlet = InOrder() if stage.ordered else AsDone()
+        self.cancelled = False
+        self.issued = 0
+        self.open = 0
+        #: this epoch's part of what the lane counts
+        self._expected = 0
+        self._held_samples = 0
+        self._held_bytes = 0
+        self._paused: list[Job] = []
+        self._tailed = False
+        self._decided: Callable[[], Job | Pull] | None = None
+
+    # ------------------------------------------------------------------ deciding
+
+    def runnable(self) -> bool:
+        """Whether a worker could do something here now. `take` then gives it."""
+        lane = self.lane
+        self._decided = None
+        if self.cancelled or lane.in_flight >= lane.cap:
+            return False
+        lane.counters.blocked = False
+        if self._paused:
+            job = self._resumable()
+            if job is not None:
+                self._decided = lambda: self._resumed(job)
+                return True
+        if self.outlet.failed or self._tailed:
+            return False
+        units = self._room()
+        if not units:
+            lane.counters.blocked = True
+            return False
+        return self._has_input(units)
+
+    def _has_input(self, units: int) -> bool:
+        lane, inlet = self.lane, self.inlet
+        size = 1 if lane.stage.interleave > 1 else min(units, lane.sizer.size)
+        count = inlet.available(size)
+        if count:
+            self._decided = lambda: self._begun(inlet.cut(count), -(-count // lane.stage.unit))
+            return True
+        if inlet.ended:
+            if not inlet.has_tail:
+                self._no_more()
+                return False
+            self._decided = self._tail
+            return True
+        if isinstance(inlet, StreamInlet) and inlet.wants_pull:
+            self._decided = lambda: self._pulling(inlet, size)
+            return True
+        return False
+
+    def _is_head(self, number: int) -> bool:
+        """The stream waits for this very ticket, and the epoch is being read."""
+        return number == self.outlet.head and not self.outlet.ready and self.run.current
+
+    def _room(self) -> int:
+        """How many units a new ticket may have."""
+        lane, stage = self.lane, self.lane.stage
+        head = self._is_head(self.issued)
+        if not lane.budget.admits(lane.estimate.nbytes, head):
+            return 0
+        if stage.bound_samples is not None:
+            left = stage.bound_samples - lane.held_samples - lane.expected
+            return max(left, 1 if head else 0)
+        return lane.sizer.size if head or lane.held + lane.open < stage.bound_tickets else 0
+
+    def _resumable(self) -> Job | None:
+        lane, stage = self.lane, self.lane.stage
+        for job in self._paused:
+            if self._is_head(job.number):
+                return job
+        full = lane.held >= stage.bound_tickets
+        if stage.bound_samples is not None:
+            full = lane.held_samples >= stage.bound_samples
+        if full or not lane.budget.admits(lane.estimate.nbytes, False):
+            return None
+        return self._paused[0]
+
+    # ------------------------------------------------------------------ taking and putting
+
+    def take(self) -> Job | Pull:
+        """What `runnable` has found."""
+        assert self._decided is not None
+        decided, self._decided = self._decided, None
+        self.lane.in_flight += 1
+        return decided()
+
+    def _begun(self, ticket: Ticket, units: int) -> Job:
+        lane = self.lane
+        job = Job(self, self.issued, ticket, units)
+        self.issued += 1
+        self.open += 1
+        lane.open += 1
+        lane.expected += units
+        self._expected += units
+        return self._reserved(job)
+
+    def _tail(self) -> Job:
+        self._tailed = True
+        job = self._begun(self.inlet.tail(), 0)
+        self._no_more()
+        return job
+
+    def _no_more(self) -> None:
+        """All tickets have been issued."""
+        before, ready = self.outlet.held, len(self.outlet.ready)
+        self.outlet.no_more(self.issued)
+        self.lane.held += self.outlet.held - before
+        if len(self.outlet.ready) > ready:
+            self.run.revealed = True
+
+    def _resumed(self, job: Job) -> Job:
+        self._paused.remove(job)
+        return self._reserved(job)
+
+    def _reserved(self, job: Job) -> Job:
+        if self.lane.budget.bounded:
+            job.reserved = self.lane.estimate.nbytes
+            self.lane.budget.take(job.reserved)
+        return job
+
+    def _pulling(self, inlet: StreamInlet, most: int) -> Pull:
+        inlet.pulling = True
+        return Pull(self, most)
+
+    def pulled(self, pulled: Pulled) -> None:
+        """A worker has had its turn at the stream."""
+        inlet = self.inlet
+        assert isinstance(inlet, StreamInlet)
+        self.lane.in_flight -= 1
+        inlet.pulling = False
+        if self.cancelled:
+            inlet.close()
+        else:
+            inlet.pulled(pulled)
+
+    def put(self, job: Job, chunk: Chunk | None, done: bool) -> None:
+        """A worker hands in what it has made, and says whether the ticket is done."""
+        lane = self.lane
+        lane.in_flight -= 1
+        lane.budget.give_back(job.reserved)
+        job.reserved = 0
+        if self.cancelled:
+            return
+        if chunk is not None and not chunk.blank:
+            before = self.outlet.held
+            self._hold(len(chunk.samples), chunk.nbytes)
+            lane.estimate.add(chunk.nbytes)
+            self.outlet.put(job.number, chunk)
+            lane.held += self.outlet.held - before
+        if done:
+            self._ended(job)
+        else:
+            insort(self._paused, job)
+
+    def _hold(self, samples: int, nbytes: int) -> None:
+        """So much more waits to be taken (less, if negative)."""
+        self._held_samples += samples
+        self._held_bytes += nbytes
+        self.lane.held_samples += samples
+        self.lane.budget.take(nbytes)
+
+    def _ended(self, job: Job) -> None:
+        lane = self.lane
+        self.open -= 1
+        lane.open -= 1
+        lane.expected -= job.expected
+        self._expected -= job.expected
+        before = self.outlet.held
+        self.outlet.done(job.number)
+        lane.held += self.outlet.held - before
+
+    def again(self, job: Job) -> None:
+        """The job's worker is given up: its ticket waits for another, and begins anew."""
+        self.lane.in_flight -= 1
+        self.lane.budget.give_back(job.reserved)
+        if self.cancelled:
+            return
+        fresh = Job(self, job.number, job.ticket, job.expected)
+        fresh.emitted = fresh.skip = job.emitted
+        fresh.task = job.task
+        insort(self._paused, fresh)
+
+    # ------------------------------------------------------------------ what comes out
+
+    def pop(self) -> Chunk | None:
+        """The next chunk in order, if it is there."""
+        chunk = self.outlet.pop()
+        if chunk is not None:
+            self.lane.held -= 1
+            self._hold(-len(chunk.samples), -chunk.nbytes)
+        return chunk
+
+    @property
+    def over(self) -> bool:
+        """Nothing more will come out. Asks the stages before this one, so the end is seen at once."""
+        if self.outlet.ready:
+            return False
+        if self.cancelled or self.outlet.failed:
+            return True
+        if self.open:
+            return False
+        if self._tailed:
+            return True
+        if self.inlet.available(1) or not self.inlet.ended or self.inlet.has_tail:
+            return False
+        self._no_more()
+        return not self.outlet.ready
+
+    @property
+    def sourced_out(self) -> bool:
+        """All that the sources have for this epoch has been given out as tickets."""
+        children = self.children()
+        return all(child.sourced_out for child in children) if children else self.inlet.ended
+
+    def walk(self) -> Iterator[StageRun]:
+        """This stage and those before it: downstream first."""
+        yield self
+        for child in self.children():
+            yield from child.walk()
+
+    def cancel(self) -> list[Any]:
+        """Stop: nothing is issued any more. Returns what is to be let go of outside the lock."""
+        if self.cancelled:
+            return []
+        self.cancelled = True
+        lane = self.lane
+        garbage: list[Any] = [self._paused, self.outlet, self.inlet]
+        lane.open -= self.open
+        lane.expected -= self._expected
+        lane.held -= self.outlet.held
+        self._hold(-self._held_samples, -self._held_bytes)
+        self._paused, self.outlet = [], InOrder()
+        for child in self.children():
+            garbage += child.cancel()
+        return garbage

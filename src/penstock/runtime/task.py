@@ -1,0 +1,119 @@
+"""What a worker has in hand: on view for timeouts and messages, and what the calls need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import StageTimeout
+from penstock.ops.op import Key
+from penstock.plan.plan import Stage, Step
+from penstock.provenance import Place
+from penstock.randomness import Draws
+
+if TYPE_CHECKING:
+    from penstock.runtime.calls import Calls
+
+__all__ = ["Abandoned", "Bench", "Task"]
+
+
+class Abandoned(BaseException):
+    """The call came back after its timeout; its worker has been replaced and only has to end."""
+
+
+class Bench:
+    """What one worker keeps for one stage: its own functions and its own generator."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.bound: dict[int, Any] = {step.number: step.op.bind() for step in stage.steps}
+        self.draws = Draws()
+
+
+class Task:
+    """One ticket in the hands of one worker."""
+
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        seed: int,
+        bench: Bench,
+        worker_name: str,
+        index_of: Callable[[Place], int],
+        pause: Callable[[float], bool],
+        run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any],
+        inline: bool = False,
+    ) -> None:
+        self.epoch = epoch
+        self.seed = seed
+        self.bench = bench
+        self.worker_name = worker_name
+        self.index_of = index_of
+        #: wait before a retry; False when the loader is closing
+        self.pause = pause
+        #: runs a coroutine to its end, where there is no event loop
+        self.run_coroutine = run_coroutine
+        self.inline = inline
+        self.abandoned = False
+        self.deadline: float | None = None
+        self._timeouts: dict[tuple[int, Place], StageTimeout] = {}
+        self._calls: Calls | None = None
+        self._out: list[Any] = []
+        self._reading: tuple[str, Sequence[Place]] = ("nothing yet", ())
+
+    def key(self, step: Step) -> Key:
+        return Key(self.seed, step.key)
+
+    def begin(self, calls: Calls, out: list[Any]) -> None:
+        """An op begins; `out` grows with every call, and so says which sample is in hand."""
+        self._calls, self._out = calls, out
+
+    def begin_read(self, label: str, places: Sequence[Place]) -> None:
+        """A read begins."""
+        self._calls = None
+        self._reading = (label, places)
+
+    def call_began(self, timeout_s: float) -> None:
+        self.deadline = perf_counter() + timeout_s
+
+    def call_ended(self) -> None:
+        self.deadline = None
+        if self.abandoned:
+            raise Abandoned
+
+    def goes_through(self, exc: BaseException) -> bool:
+        """Whether `exc` is not the sample's, but ends the worker's own work."""
+        return isinstance(exc, Abandoned) or (self.inline and isinstance(exc, KeyboardInterrupt))
+
+    def condemned(self, step: int, place: Place) -> StageTimeout | None:
+        """The timeout that this sample ran into before, if it did."""
+        return self._timeouts.get((step, place)) if self._timeouts else None
+
+    def condemn(self) -> None:
+        """The call in hand is past its deadline: when the ticket is run again, it is not called."""
+        calls = self._calls
+        if calls is None:
+            return
+        number = self._number(calls)
+        timeout_s = calls.step.op.timeout_s
+        self._timeouts[calls.step.number, calls.places[number]] = StageTimeout(
+            f"{calls.step.op.label} did not return within {timeout_s:g} s"
+        )
+
+    def inherit(self, other: Task) -> None:
+        """Go on where an abandoned task left off."""
+        self._timeouts = other._timeouts
+
+    def _number(self, calls: Calls) -> int:
+        return min(len(self._out) + len(calls.lost), len(calls.places) - 1)
+
+    def describe(self) -> str:
+        """The op and the sample in hand."""
+        calls = self._calls
+        if calls is None:
+            label, places = self._reading
+            return f"{label}, sample {self.index_of(places[0])}" if places else label
+        op = calls.step.op
+        place = f" at {op.where}" if op.where else ""
+        return f"{op.label}{place}, sample {calls.index(self._number(calls))}"

@@ -1,0 +1,163 @@
+"""The one loop: take a ticket, run it, hand in what came out.
+
+Threads run `work`, coroutines `work_async`, and a reader without workers runs `execute` itself.
+All of them wait only where they park, and only for a runnable ticket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import Any
+
+from penstock.errors import PlanError
+from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
+from penstock.runtime.crew import HERE, LOCK, Crew
+from penstock.runtime.program_async import chunks_async
+from penstock.runtime.sizing import TARGET_S
+from penstock.runtime.stage_run import Job, Pull
+from penstock.runtime.task import Abandoned, Bench, Task
+from penstock.trees import nbytes
+
+__all__ = ["execute", "work", "work_async"]
+
+#: a ticket that has run so long hands in what it has, and goes on later
+_PAUSE_S = 4 * TARGET_S
+
+
+def work(crew: Crew, worker: Any) -> None:
+    """The life of a thread."""
+    HERE.crew = crew
+    while True:
+        worker.spot.turn()
+        with LOCK:
+            if crew.closed or worker.retired:
+                return
+            job = crew.take(worker)
+        if job is None:
+            worker.park()
+        else:
+            execute(job, worker)
+            job = None
+
+
+async def work_async(crew: Crew, worker: Any) -> None:
+    """The life of a coroutine."""
+    while True:
+        with LOCK:
+            if crew.closed:
+                return
+            job = crew.take(worker)
+        if job is None:
+            await worker.park()
+        elif isinstance(job, Pull):
+            execute(job, worker)
+        else:
+            await _execute_async(job, worker)
+            job = None
+
+
+def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
+    """Run one job up to its end, or until it has run long enough."""
+    run = job.stage_run.run
+    if isinstance(job, Pull):
+        inlet: Any = job.stage_run.inlet
+        run.engine.pulled(job, inlet.pull(job.most, worker.name))
+        return
+    began = perf_counter()
+    parts: list[Chunk] = []
+    done = False
+    try:
+        if job.chunks is None:
+            job.chunks = job.stage_run.lane.program.chunks(job.ticket, _task(job, worker, inline))
+        job.task.worker_name = worker.name
+        run.engine.tasks[worker] = job
+        for chunk in job.chunks:
+            parts.append(chunk)
+            done = chunk.final or chunk.failure is not None
+            if done or perf_counter() - began > _PAUSE_S:
+                break
+        else:
+            done = True
+    except Abandoned:
+        worker.retired = True
+        return
+    except BaseException as exc:
+        if inline and isinstance(exc, KeyboardInterrupt):
+            run.engine.tasks.pop(worker, None)
+            raise
+        parts.append(_broken(job, exc))
+        done = True
+    run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began)
+
+
+async def _execute_async(job: Job, worker: Any) -> None:
+    run = job.stage_run.run
+    began = perf_counter()
+    parts: list[Chunk] = []
+    done = False
+    try:
+        if job.chunks is None:
+            job.chunks = chunks_async(job.stage_run.lane.program, job.ticket, _task(job, worker, False))
+        run.engine.tasks[worker] = job
+        async for chunk in job.chunks:
+            parts.append(chunk)
+            done = chunk.final or chunk.failure is not None
+            if done or perf_counter() - began > _PAUSE_S:
+                break
+        else:
+            done = True
+    except asyncio.CancelledError:
+        raise
+    except BaseException as exc:
+        parts.append(_broken(job, exc))
+        done = True
+    run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began)
+
+
+def _task(job: Job, worker: Any, inline: bool) -> Task:
+    """What the calls of `job` need to know, with the worker's own functions made if this is its first."""
+    lane, run = job.stage_run.lane, job.stage_run.run
+    bench = lane.benches.get(worker)
+    if bench is None:
+        bench = lane.benches[worker] = Bench(lane.stage)
+    epoch = job.stage_run.inlet.epoch
+    task = Task(
+        epoch=epoch,
+        seed=run.engine.seed,
+        bench=bench,
+        worker_name=worker.name,
+        index_of=lambda place: lane.program.index_of(epoch, place),
+        pause=run.engine.pause,
+        run_coroutine=run.engine.run_coroutine,
+        inline=inline,
+    )
+    if job.task is not None:
+        task.inherit(job.task)
+    job.task = task
+    return task
+
+
+def _broken(job: Job, exc: BaseException) -> Chunk:
+    """What went wrong outside of any single call: a factory of per_worker, or a fault of an op."""
+    stage = job.stage_run.lane.stage
+    exc.add_note(f"in stage {stage.number} ({stage.label})")
+    record = ErrorRecord(stage.label, job.ticket.first, job.stage_run.inlet.epoch, exc, job.ticket.first)
+    if isinstance(exc, StopIteration):
+        exc = RuntimeError("StopIteration in a worker")
+    return Chunk([], (), Failure(exc, record))
+
+
+def _joined(job: Job, parts: list[Chunk]) -> Chunk | None:
+    if not parts:
+        return None
+    chunk = Chunk.join(parts)
+    if job.skip:
+        # The ticket was begun again; what it had handed in before is not handed in twice.
+        drop = min(job.skip, len(chunk.samples))
+        job.skip -= drop
+        chunk = Chunk(chunk.samples[drop:], chunk.places[drop:], chunk.failure, chunk.losses, final=chunk.final)
+    job.emitted += len(chunk.samples)
+    if job.stage_run.lane.budget.bounded:
+        chunk.nbytes = sum(map(nbytes, chunk.samples))
+    return chunk

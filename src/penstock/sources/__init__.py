@@ -1,0 +1,1 @@
+"""Sources: one format per file. The contract is in `penstock.sources.source`."""

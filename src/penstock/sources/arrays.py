@@ -1,0 +1,147 @@
+"""from_arrays: rows of one or several arrays, or of anything that is indexed like one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import PlanError
+from penstock.sources.source import IndexedSource, Indices, picked, subset_of
+from penstock.trees import stacked
+
+__all__ = ["ArraySource"]
+
+
+class ArraySource(IndexedSource):
+    """Row i of every array. Over real arrays a batch is one vectorised read.
+
+    A column is read in one of three ways: a numpy array (a memmap too) by slices and index arrays;
+    another array with a shape and a dtype (h5py, zarr) by index arrays, sorted and without
+    repeats as h5py demands; anything else by an int, or by a 1-D integer array for a whole batch.
+    """
+
+    verb = "from_arrays"
+
+    def __init__(self, arrays: Any, indices: Any = None, with_index: bool = False) -> None:
+        self.names: list[str] | None = None
+        columns: Sequence[Any]
+        if isinstance(arrays, Mapping):
+            self.names, columns = list(arrays), list(arrays.values())
+        else:
+            columns = list(arrays)
+        self.columns = [_Column(column, self._name(number)) for number, column in enumerate(columns)]
+        if not columns:
+            raise PlanError("from_arrays needs at least one array")
+        lengths = {self._name(number): len(column) for number, column in enumerate(columns)}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            raise PlanError(f"from_arrays needs arrays of one length, got {told}")
+        self.rows: int = next(iter(lengths.values()))
+        self.subset: NDArray[np.int64] | None = subset_of(self.rows, indices, "from_arrays")
+        self.with_index = with_index
+
+    def _name(self, number: int) -> str:
+        return repr(self.names[number]) if self.names is not None else f"array {number}"
+
+    @property
+    def label(self) -> str:
+        columns = ", ".join(
+            (f"{name}: " if name else "") + column.describe()
+            for name, column in zip(self.names or [""] * len(self.columns), self.columns, strict=True)
+        )
+        return f"from_arrays({columns})"
+
+    @property
+    def instant(self) -> bool:
+        return all(type(column.array) is np.ndarray for column in self.columns)
+
+    @property
+    def reads_batches(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return self.rows if self.subset is None else len(self.subset)
+
+    def read(self, indices: Indices) -> list[Any]:
+        indices = picked(indices, self.subset)
+        columns = [column.rows(indices) for column in self.columns]
+        if self.with_index:
+            columns.append(_numbers(indices))
+        return self._samples(columns)
+
+    def _samples(self, columns: list[list[Any]]) -> list[Any]:
+        if self.names is not None:
+            names = [*self.names, "index"] if self.with_index else self.names
+            return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        if self.with_index:
+            columns = [columns[-1], *columns[:-1]]
+        return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def read_batch(self, indices: Indices) -> Any:
+        indices = picked(indices, self.subset)
+        blocks = [column.block(indices) for column in self.columns]
+        if self.names is not None:
+            batch = dict(zip(self.names, blocks, strict=True))
+            return {**batch, "index": np.array(indices)} if self.with_index else batch
+        if self.with_index:
+            blocks = [np.array(indices), *blocks]
+        return blocks[0] if len(blocks) == 1 else tuple(blocks)
+
+
+def _numbers(indices: Indices) -> list[int]:
+    return list(indices) if isinstance(indices, range) else indices.tolist()
+
+
+class _Column:
+    """One array, and how it wants to be read."""
+
+    def __init__(self, array: Any, name: str) -> None:
+        if np.isscalar(array) or not hasattr(array, "__getitem__") or not hasattr(array, "__len__"):
+            raise PlanError(f"from_arrays: {name} needs len() and [], got {type(array).__name__}")
+        if isinstance(array, (Mapping, str, bytes)):
+            raise PlanError(f"from_arrays: {name} is a {type(array).__name__}, which is not an array of rows")
+        self.array = array
+        self.listed = isinstance(array, (list, tuple, range))
+        self.dense = not self.listed and hasattr(array, "shape") and hasattr(array, "dtype")
+
+    def describe(self) -> str:
+        if self.dense:
+            return f"{self.array.dtype}{list(self.array.shape)}"
+        return f"{type(self.array).__name__} of {len(self.array)}"
+
+    def rows(self, indices: Indices) -> list[Any]:
+        """The rows one by one; those of arrays are read-only, since the array is not ours to change."""
+        array = self.array
+        if isinstance(array, np.ndarray):
+            block = array[indices.start : indices.stop] if isinstance(indices, range) else array[indices]
+            block = block.view()
+            block.flags.writeable = False
+            return list(block)
+        if self.dense and len(indices) > 1:
+            return list(self.block(indices))
+        return [array[number] for number in _numbers(indices)]
+
+    def block(self, indices: Indices) -> Any:
+        """The rows as one new array (or a list, if that is what the column gives)."""
+        array = self.array
+        if isinstance(array, np.ndarray):
+            # A slice is a view into the user's array, so it is copied; an index array makes a copy itself.
+            return array[indices.start : indices.stop].copy() if isinstance(indices, range) else array[indices]
+        if self.listed:
+            rows = [array[number] for number in _numbers(indices)]
+        elif self.dense:
+            return self._sorted_read(np.asarray(indices))
+        else:
+            rows = array[np.asarray(indices)]
+        if isinstance(rows, np.ndarray) and rows.dtype != object:
+            return rows
+        return stacked(list(rows), lambda number: f"sample {_numbers(indices)[number]}")
+
+    def _sorted_read(self, indices: NDArray[np.int64]) -> Any:
+        if np.all(np.diff(indices) > 0):
+            return np.asarray(self.array[indices])
+        unique, back = np.unique(indices, return_inverse=True)
+        return np.asarray(self.array[unique])[back]

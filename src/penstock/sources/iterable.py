@@ -1,0 +1,76 @@
+"""from_iterable: anything that can be iterated, once per epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from penstock.errors import PlanError
+from penstock.ops.functions import function_name, where
+from penstock.ops.op import Length
+from penstock.sources.source import StreamSource
+
+__all__ = ["IterableSource"]
+
+
+class IterableSource(StreamSource):
+    """A callable that makes an iterable per epoch, or an iterable that can be iterated again."""
+
+    verb = "from_iterable"
+
+    def __init__(self, factory: Any) -> None:
+        if hasattr(factory, "__next__"):
+            raise PlanError(
+                f"from_iterable got a {type(factory).__name__}, which can be iterated only once and would be "
+                "spent after one epoch; pass the function that makes it (without calling it)"
+            )
+        if hasattr(factory, "__aiter__"):
+            raise PlanError(
+                "from_iterable needs an iterable, got an asynchronous one; iterate its keys with "
+                "from_iterable and fetch them with map(async_function, workers=16)"
+            )
+        if not callable(factory) and not hasattr(factory, "__iter__") and not hasattr(factory, "__getitem__"):
+            raise PlanError(
+                f"from_iterable needs an iterable or a function that makes one, got {type(factory).__name__}"
+            )
+        self.factory = factory
+        self._last: Any = None
+
+    @property
+    def iterates_itself(self) -> bool:
+        """An object with `__iter__` is iterated, even if it can be called too."""
+        return hasattr(self.factory, "__iter__") or not callable(self.factory)
+
+    @property
+    def label(self) -> str:
+        name = type(self.factory).__name__ if self.iterates_itself else function_name(self.factory)
+        place = "" if self.iterates_itself else where(self.factory)
+        return f"from_iterable({name}{f' at {place}' if place else ''})"
+
+    def shards(self) -> Sequence[Any]:
+        return (None,)
+
+    def open(self, shard: Any, skip: int) -> Iterator[Any]:
+        made = self.factory if self.iterates_itself else self.factory()
+        try:
+            iterator = iter(made)
+        except TypeError as exc:
+            exc.add_note(f"{self.label} must give an iterable, got {type(made).__name__}")
+            raise
+        if iterator is made:
+            if made is self._last:
+                raise PlanError(
+                    f"{self.label} gave the same {type(made).__name__} again, which is spent after one epoch; "
+                    "make a new one in every call"
+                )
+            self._last = made
+        return islice(iterator, skip, None) if skip else iterator
+
+    def length(self) -> Length:
+        if not self.iterates_itself or not hasattr(self.factory, "__len__"):
+            return None
+        return len(self.factory)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}

@@ -1,0 +1,71 @@
+"""from_sequence: anything with a length and ``[]``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import PlanError
+from penstock.sources.source import IndexedSource, Indices, picked, subset_of
+
+__all__ = ["SequenceSource"]
+
+#: their slices are made of the same items, at the speed of C
+_SLICED = (list, tuple, range)
+
+
+class SequenceSource(IndexedSource):
+    """``dataset[i]`` for every i; several at once by ``dataset.__getitems__`` where there is one."""
+
+    verb = "from_sequence"
+
+    def __init__(self, dataset: Any, indices: Any = None, with_index: bool = False) -> None:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise PlanError(
+                f"from_sequence needs something with len() and [], got {type(dataset).__name__}; "
+                "for what can only be iterated, use from_iterable"
+            )
+        if isinstance(dataset, (dict, set)):
+            raise PlanError(
+                f"from_sequence needs samples by number, got a {type(dataset).__name__}; "
+                "use from_sequence(list(d.items())), or from_arrays(d) for a dict of columns"
+            )
+        self.dataset = dataset
+        self.subset: NDArray[np.int64] | None = subset_of(len(dataset), indices, "from_sequence")
+        self.with_index = with_index
+
+    @property
+    def label(self) -> str:
+        return f"from_sequence({type(self.dataset).__name__} of {len(self)})"
+
+    @property
+    def instant(self) -> bool:
+        return isinstance(self.dataset, (*_SLICED, str, bytes))
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.subset is None else len(self.subset)
+
+    def read(self, indices: Indices) -> list[Any]:
+        indices = picked(indices, self.subset)
+        samples = self._items(indices)
+        if self.with_index:
+            return list(zip(indices if isinstance(indices, range) else indices.tolist(), samples, strict=True))
+        return samples
+
+    def _items(self, indices: Indices) -> list[Any]:
+        dataset = self.dataset
+        if isinstance(indices, range):
+            if type(dataset) in _SLICED and indices.step == 1:
+                return list(dataset[indices.start : indices.stop])
+            numbers: Any = indices
+        else:
+            numbers = indices.tolist()
+        several = getattr(dataset, "__getitems__", None)
+        if several is not None:
+            samples = list(several(list(numbers)))
+            if len(samples) != len(numbers):
+                raise IndexError(f"__getitems__ gave {len(samples)} samples for {len(numbers)} indices")
+            return samples
+        return list(map(dataset.__getitem__, numbers))

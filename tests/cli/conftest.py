@@ -1,0 +1,116 @@
+"""The command line as its users meet it: a child process behind a pipe, or behind a terminal."""
+
+import fcntl
+import os
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 50
+
+# A child must make the terminal its own before Ctrl-C typed there can reach it.
+_IN_A_TERMINAL = (
+    "import fcntl, runpy, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "runpy.run_module('penstock.cli.main', run_name='__main__', alter_sys=True)"
+)
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Ours, without what would change how output looks, in UTF-8."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")}
+    return {**kept, "PYTHONIOENCODING": "utf-8", "TERM": "xterm-256color", **changes}
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """Run one command line in a folder of its own."""
+
+    def run(*args: str, cwd: Path = tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "penstock.cli.main", *args],
+            cwd=cwd,
+            env=environment(**env),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=TIMEOUT_S,
+        )
+
+    return run
+
+
+class Terminal:
+    """A command in a terminal of 80 columns; what it writes is read as it comes."""
+
+    def __init__(self, args: tuple[str, ...], cwd: Path, env: dict[str, str]) -> None:
+        self.text = ""
+        self._deadline = time.monotonic() + TIMEOUT_S
+        self._ours, theirs = os.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _IN_A_TERMINAL, *args],
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                cwd=cwd,
+                env=env,
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+
+    def read_until(self, marker: str) -> str:
+        """Everything so far, as soon as `marker` is in it."""
+        while marker not in self.text:
+            if not self._read():
+                pytest.fail(f"the command ended before it wrote {marker!r}:\n{self.text}")
+        return self.text
+
+    def finish(self) -> tuple[int, str]:
+        """The exit code and everything it wrote."""
+        while self._read():
+            pass
+        return self.process.wait(TIMEOUT_S), self.text
+
+    def press(self, key: bytes) -> None:
+        os.write(self._ours, key)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._ours)
+
+    def _read(self) -> bool:
+        ready, _, _ = select.select([self._ours], [], [], max(0.0, self._deadline - time.monotonic()))
+        if not ready:
+            pytest.fail(f"nothing more after {TIMEOUT_S} s:\n{self.text}")
+        try:
+            data = os.read(self._ours, 65536)
+        except OSError:  # how Linux says that the other side has closed the terminal
+            return False
+        self.text += data.decode("utf-8", errors="replace")
+        return bool(data)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+    """Open a command in a terminal; it is closed with the test."""
+    opened: list[Terminal] = []
+
+    def open_one(*args: str, cwd: Path = tmp_path, **env: str) -> Terminal:
+        opened.append(Terminal(args, cwd, environment(**env)))
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()

@@ -1,0 +1,77 @@
+"""Every example runs as a user runs it, and does what its docstring says."""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+TIMEOUT_S = 50
+
+
+def call_main(name: str) -> Any:
+    """What ``main()`` returns, from an interpreter of its own: the examples start threads and servers."""
+    program = f"import json, {name}; print(json.dumps({name}.main()))"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=EXAMPLES,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_runs_as_a_script_and_prints_something(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_says_what_it_shows_and_has_a_main(name):
+    tree = ast.parse((EXAMPLES / f"{name}.py").read_text())
+    assert len((ast.get_docstring(tree) or "").splitlines()) >= 3
+    assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_no_example_is_forgotten():
+    checked = {
+        name.removeprefix("test_the_flow_of_") for name in globals() if name.startswith("test_the_flow_of_")
+    }
+    assert set(NAMES) == checked
+
+
+def test_the_flow_of_download_decode_batch():
+    found = call_main("download_decode_batch")
+    assert (found["batches"], found["images"], found["in_order"]) == (6, 96, True)
+    # Four groups of eight may be under way at once; one group alone would be eight.
+    assert 8 < found["most_requests_at_once"] <= 32
+
+
+def test_the_flow_of_thread_pool_arrays():
+    found = call_main("thread_pool_arrays")
+    assert found == {"batches": 7, "last_batch": 16, "labels_seen_once": True, "same_as_serial": True}
+
+
+def test_the_flow_of_arrays_and_map():
+    found = call_main("arrays_and_map")
+    assert found["batch_sizes"] == [10] * 8 + [5]
+    assert found["each_sample_once"]
+    assert found["same_batches"]
+    # Nine steps of 20 ms: the time of the augmentation comes on top in the loop, and is hidden behind it.
+    assert 9 * 0.02 < found["overlapped_s"] < found["inline_s"]
