@@ -26,7 +26,9 @@ class Dataset(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
-def from_sequence(dataset: Dataset[T], *, indices: Iterable[int] | None = None, with_index: bool = False) -> Pipeline[T]:
+def from_sequence(
+    dataset: Dataset[T], *, indices: Iterable[int] | None = None, with_index: bool = False
+) -> Pipeline[T]:
     """Samples ``dataset[i]``: a list, a torch map-style dataset, a Hugging Face dataset.
 
     Several at once by ``dataset.__getitems__`` where there is one. ``indices`` are the samples to

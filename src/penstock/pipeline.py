@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
 from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Pool
-from penstock.ops import Batch, Cache, Epoch, Filter, FlatMap, Map, Prefetch, Repeat, Shuffle, SkipFirst, Take, Tap, Unbatch
+from penstock.ops import (
+    Batch,
+    Cache,
+    Epoch,
+    Filter,
+    FlatMap,
+    Map,
+    Prefetch,
+    Repeat,
+    Shuffle,
+    SkipFirst,
+    Take,
+    Tap,
+    Unbatch,
+)
 from penstock.ops.call import Retry
 from penstock.ops.op import Op
 from penstock.plan.explain import Explanation
@@ -26,7 +40,19 @@ U = TypeVar("U")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Rng = np.random.Generator
+Rngs = bool | Literal["global"]
 Workers = int | Literal["auto"] | None
+
+
+class Placing(TypedDict, total=False):
+    """The arguments of `map` that do not change how its function is called."""
+
+    workers: Workers
+    on: str | Pool | None
+    ordered: bool
+    on_error: OnError | Retry
+    timeout_s: float | None
+    name: str | None
 
 
 def _as(op: type[Op[Any, Any]]) -> Callable[[F], F]:
@@ -77,90 +103,74 @@ class Pipeline(Generic[T]):
 
     # ------------------------------------------------------------------ ops
 
+    # How the function is called decides what it must look like.
     @overload
     def map(
-        self, fn: Callable[[Any], Any], *, key: str | int, workers: Workers = None, on: str | Pool | None = None,
-        star: Literal[False] = False, rng: Literal[False, "global"] = False, info: Literal[False] = False,
-        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[T]: ...  # fmt: skip
+        self,
+        fn: Callable[[Any], Any],
+        *,
+        key: str | int,
+        rng: Literal[False, "global"] = False,
+        info: Literal[False] = False,
+        **placing: Unpack[Placing],
+    ) -> Pipeline[T]: ...
     @overload
     def map(
-        self, fn: Callable[[Any, Rng], Any], *, key: str | int, rng: Literal[True], workers: Workers = None,
-        on: str | Pool | None = None, star: Literal[False] = False, info: Literal[False] = False,
-        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[T]: ...  # fmt: skip
+        self, fn: Callable[[Any, Rng], Any], *, key: str | int, rng: Literal[True], **placing: Unpack[Placing]
+    ) -> Pipeline[T]: ...
     @overload
     def map(
-        self, fn: Callable[[Any, SampleInfo], Any], *, key: str | int, info: Literal[True], workers: Workers = None,
-        on: str | Pool | None = None, star: Literal[False] = False, rng: Literal[False, "global"] = False,
-        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[T]: ...  # fmt: skip
+        self,
+        fn: Callable[[Any, SampleInfo], Any],
+        *,
+        key: str | int,
+        info: Literal[True],
+        **placing: Unpack[Placing],
+    ) -> Pipeline[T]: ...
     @overload
     def map(
-        self, fn: Callable[..., Awaitable[U]], *, star: Literal[True], workers: Workers = None,
-        on: str | Pool | None = None, key: None = None, rng: bool | Literal["global"] = False, info: bool = False,
-        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
+        self,
+        fn: Callable[..., Awaitable[U]],
+        *,
+        star: Literal[True],
+        rng: Rngs = False,
+        info: bool = False,
+        **placing: Unpack[Placing],
+    ) -> Pipeline[U]: ...
     @overload
     def map(
-        self, fn: Callable[..., U], *, star: Literal[True], workers: Workers = None,
-        on: str | Pool | None = None, key: None = None, rng: bool | Literal["global"] = False, info: bool = False,
-        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
+        self,
+        fn: Callable[..., U],
+        *,
+        star: Literal[True],
+        rng: Rngs = False,
+        info: bool = False,
+        **placing: Unpack[Placing],
+    ) -> Pipeline[U]: ...
     @overload
     def map(
-        self, fn: Callable[[T, Rng], Awaitable[U]], *, rng: Literal[True], workers: Workers = None,
-        on: str | Pool | None = None, key: None = None, star: Literal[False] = False, info: Literal[False] = False,
-        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
+        self, fn: Callable[[T, Rng], Awaitable[U]], *, rng: Literal[True], **placing: Unpack[Placing]
+    ) -> Pipeline[U]: ...
+    @overload
+    def map(self, fn: Callable[[T, Rng], U], *, rng: Literal[True], **placing: Unpack[Placing]) -> Pipeline[U]: ...
     @overload
     def map(
-        self, fn: Callable[[T, Rng], U], *, rng: Literal[True], workers: Workers = None,
-        on: str | Pool | None = None, key: None = None, star: Literal[False] = False, info: Literal[False] = False,
-        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
+        self, fn: Callable[[T, SampleInfo], Awaitable[U]], *, info: Literal[True], **placing: Unpack[Placing]
+    ) -> Pipeline[U]: ...
     @overload
     def map(
-        self, fn: Callable[[T, SampleInfo], Awaitable[U]], *, info: Literal[True], workers: Workers = None,
-        on: str | Pool | None = None, key: None = None, star: Literal[False] = False,
-        rng: Literal[False, "global"] = False, ordered: bool = True, on_error: OnError | Retry = "raise",
-        timeout_s: float | None = None, name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
+        self, fn: Callable[[T, SampleInfo], U], *, info: Literal[True], **placing: Unpack[Placing]
+    ) -> Pipeline[U]: ...
     @overload
     def map(
-        self, fn: Callable[[T, SampleInfo], U], *, info: Literal[True], workers: Workers = None,
-        on: str | Pool | None = None, key: None = None, star: Literal[False] = False,
-        rng: Literal[False, "global"] = False, ordered: bool = True, on_error: OnError | Retry = "raise",
-        timeout_s: float | None = None, name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
+        self, fn: Callable[[T], Awaitable[U]], *, rng: Literal[False, "global"] = False, **placing: Unpack[Placing]
+    ) -> Pipeline[U]: ...
     @overload
     def map(
-        self, fn: Callable[[T], Awaitable[U]], *, workers: Workers = None, on: str | Pool | None = None,
-        key: None = None, star: Literal[False] = False, rng: Literal[False, "global"] = False,
-        info: Literal[False] = False, ordered: bool = True, on_error: OnError | Retry = "raise",
-        timeout_s: float | None = None, name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
+        self, fn: Callable[[T], U], *, rng: Literal[False, "global"] = False, **placing: Unpack[Placing]
+    ) -> Pipeline[U]: ...
     @overload
-    def map(
-        self, fn: Callable[[T], U], *, workers: Workers = None, on: str | Pool | None = None,
-        key: None = None, star: Literal[False] = False, rng: Literal[False, "global"] = False,
-        info: Literal[False] = False, ordered: bool = True, on_error: OnError | Retry = "raise",
-        timeout_s: float | None = None, name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
-    @overload
-    def map(
-        self, fn: dict[Any, U] | list[U], *, workers: Workers = None, on: str | Pool | None = None,
-        key: None = None, star: Literal[False] = False, rng: Literal[False] = False, info: Literal[False] = False,
-        ordered: bool = True, on_error: OnError | Retry = "raise", timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[U]: ...  # fmt: skip
+    def map(self, fn: dict[Any, U] | list[U], *, key: None = None, **placing: Unpack[Placing]) -> Pipeline[U]: ...
 
     @_as(Map)
     def map(
@@ -171,15 +181,28 @@ class Pipeline(Generic[T]):
         on: str | Pool | None = None,
         key: Any = None,
         star: bool = False,
-        rng: bool | Literal["global"] = False,
+        rng: Rngs = False,
         info: bool = False,
         ordered: bool = True,
         on_error: OnError | Retry = "raise",
         timeout_s: float | None = None,
         name: str | None = None,
     ) -> Pipeline[Any]:
-        return self._with(Map(fn, workers=workers, on=on, key=key, star=star, rng=rng, info=info,
-                                  ordered=ordered, on_error=on_error, timeout_s=timeout_s, name=name))  # fmt: skip
+        return self._with(
+            Map(
+                fn,
+                workers=workers,
+                on=on,
+                key=key,
+                star=star,
+                rng=rng,
+                info=info,
+                ordered=ordered,
+                on_error=on_error,
+                timeout_s=timeout_s,
+                name=name,
+            )
+        )
 
     @_as(Filter)
     def filter(
@@ -190,15 +213,28 @@ class Pipeline(Generic[T]):
         on: str | Pool | None = None,
         key: Any = None,
         star: bool = False,
-        rng: bool | Literal["global"] = False,
+        rng: Rngs = False,
         info: bool = False,
         ordered: bool = True,
         on_error: OnError | Retry = "raise",
         timeout_s: float | None = None,
         name: str | None = None,
     ) -> Pipeline[T]:
-        return self._with(Filter(fn, workers=workers, on=on, key=key, star=star, rng=rng, info=info,
-                                     ordered=ordered, on_error=on_error, timeout_s=timeout_s, name=name))  # fmt: skip
+        return self._with(
+            Filter(
+                fn,
+                workers=workers,
+                on=on,
+                key=key,
+                star=star,
+                rng=rng,
+                info=info,
+                ordered=ordered,
+                on_error=on_error,
+                timeout_s=timeout_s,
+                name=name,
+            )
+        )
 
     @_as(FlatMap)
     def flat_map(
@@ -209,7 +245,7 @@ class Pipeline(Generic[T]):
         on: str | Pool | None = None,
         key: Any = None,
         star: bool = False,
-        rng: bool | Literal["global"] = False,
+        rng: Rngs = False,
         info: bool = False,
         ordered: bool = True,
         on_error: OnError | Retry = "raise",
@@ -217,9 +253,22 @@ class Pipeline(Generic[T]):
         name: str | None = None,
         interleave: int = 1,
     ) -> Pipeline[U]:
-        return self._with(FlatMap(fn, workers=workers, on=on, key=key, star=star, rng=rng, info=info,
-                                      ordered=ordered, on_error=on_error, timeout_s=timeout_s, name=name,
-                                      interleave=interleave))  # fmt: skip
+        return self._with(
+            FlatMap(
+                fn,
+                workers=workers,
+                on=on,
+                key=key,
+                star=star,
+                rng=rng,
+                info=info,
+                ordered=ordered,
+                on_error=on_error,
+                timeout_s=timeout_s,
+                name=name,
+                interleave=interleave,
+            )
+        )
 
     @_as(Tap)
     def tap(
@@ -230,15 +279,28 @@ class Pipeline(Generic[T]):
         on: str | Pool | None = None,
         key: Any = None,
         star: bool = False,
-        rng: bool | Literal["global"] = False,
+        rng: Rngs = False,
         info: bool = False,
         ordered: bool = True,
         on_error: OnError | Retry = "raise",
         timeout_s: float | None = None,
         name: str | None = None,
     ) -> Pipeline[T]:
-        return self._with(Tap(fn, workers=workers, on=on, key=key, star=star, rng=rng, info=info,
-                                  ordered=ordered, on_error=on_error, timeout_s=timeout_s, name=name))  # fmt: skip
+        return self._with(
+            Tap(
+                fn,
+                workers=workers,
+                on=on,
+                key=key,
+                star=star,
+                rng=rng,
+                info=info,
+                ordered=ordered,
+                on_error=on_error,
+                timeout_s=timeout_s,
+                name=name,
+            )
+        )
 
     @overload
     def batch(
@@ -251,7 +313,12 @@ class Pipeline(Generic[T]):
 
     @_as(Batch)
     def batch(
-        self, size: int, *, drop_last: bool = False, pad: Any = None, collate: Callable[[list[Any]], Any] | None = None
+        self,
+        size: int,
+        *,
+        drop_last: bool = False,
+        pad: Any = None,
+        collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline[Any]:
         return self._with(Batch(size, drop_last=drop_last, pad=pad, collate=collate))
 
@@ -336,8 +403,17 @@ class Pipeline(Generic[T]):
         ``ps.StageTimeout``. ``max_errors`` (a count, or a share below 1) ends a run with too many
         failing samples.
         """
-        return Loader(self, seed=seed, epochs=epochs, on=on, workers=workers, inline=inline, memory=memory,
-                      timeout_s=timeout_s, max_errors=max_errors)  # fmt: skip
+        return Loader(
+            self,
+            seed=seed,
+            epochs=epochs,
+            on=on,
+            workers=workers,
+            inline=inline,
+            memory=memory,
+            timeout_s=timeout_s,
+            max_errors=max_errors,
+        )
 
     def __iter__(self) -> Iterator[T]:
         """One epoch; its workers end with it."""

@@ -5,7 +5,7 @@ A *place* is one of
 * an ``int``: the sample's position in the global order of the epoch,
 * a ``tuple``: a place followed by a sub-index for every op that made several samples of one,
 * a ``range`` or ``list`` of places: those of the samples that were put together into one,
-* a `Passed`: a place, and the number of the pass in which a repeated stream came by it.
+* a `Passed`: a place in one of the epochs of a stream that is run through again and again.
 
 Places of a chunk are a ``range`` as long as no op has dropped or multiplied samples, so that
 they cost nothing; the functions here keep them so where they can.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
-__all__ = ["Passed", "Place", "chosen", "counter", "extended", "joined", "root", "weight"]
+__all__ = ["Passed", "Place", "chosen", "counter", "extended", "joined", "origin", "root", "weight"]
 
 Place = Any
 
@@ -25,7 +25,7 @@ _WORD = 2**64 - 1
 
 
 class Passed(NamedTuple):
-    """A place of a stream that is run through several times in one epoch."""
+    """A place of a stream that is run through again and again: `number` is the stream's own epoch."""
 
     place: Place
     number: int
@@ -40,6 +40,19 @@ def root(place: Place) -> int:
     while not isinstance(place, int):
         place = place[0]
     return place
+
+
+def origin(place: Place, epoch: int) -> tuple[int, int]:
+    """The epoch and the position that `place` began with.
+
+    >>> origin((7, 2), epoch=0), origin(Passed(7, 3), epoch=0)
+    ((0, 7), (3, 7))
+    """
+    while not isinstance(place, int):
+        if isinstance(place, Passed):
+            epoch = place.number
+        place = place[0]
+    return epoch, place
 
 
 def weight(place: Place) -> int:

@@ -114,7 +114,8 @@ def _shifted(moved: Words, by: Words, modulus: int, key: int, width: Any) -> Wor
     shift >>= word(half)
     shift += moved
     # Where no reduction is due the subtraction wraps to a huge number, and the minimum keeps the sum.
-    return np.minimum(shift, shift - word(modulus))
+    reduced: Words = np.minimum(shift, shift - word(modulus))
+    return reduced
 
 
 class Draws:
@@ -130,7 +131,7 @@ class Draws:
     __slots__ = ("_bits", "_counter", "_key", "_state", "generator")
 
     def __init__(self) -> None:
-        self._bits = np.random.Philox(0)
+        self._bits: Any = np.random.Philox(0)
         self.generator = np.random.Generator(self._bits)
         self._state: dict[str, Any] = dict(self._bits.state)
         inner = {name: part.copy() for name, part in self._state["state"].items()}

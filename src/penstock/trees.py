@@ -19,6 +19,8 @@ from penstock.errors import RaggedBatch
 __all__ = ["fields_of", "nbytes", "read_only", "rebuilt", "stacked", "unstacked"]
 
 _NUMBERS = (int, float, complex, bool, np.number, np.bool_)
+#: plain numbers, and the kind of array they make when all are alike
+_SWIFT = {int: "i", float: "f", bool: "b"}
 #: numpy kinds that stack: bool, int, unsigned, float, complex, time and its differences
 _STACKABLE = frozenset("biufcmM")
 
@@ -57,7 +59,7 @@ def _leaf_array(value: Any) -> np.ndarray[Any, Any] | None:
         array = value.detach().cpu().numpy()
     elif isinstance(value, _NUMBERS):
         array = np.asarray(value)
-    elif isinstance(value, list) and value and _all_numbers(value):
+    elif isinstance(value, list) and _all_numbers(value) and _shape(value) is not None:
         array = np.asarray(value)
     else:
         return None
@@ -74,87 +76,146 @@ def _all_numbers(values: list[Any]) -> bool:
     return True
 
 
-Pad = Callable[[str, list[Any]], tuple[Any, Any]]
-
-
-def stacked(samples: Sequence[Any], describe: Callable[[int], str], pad: Pad | None = None, path: str = "") -> Any:
+def stacked(samples: Sequence[Any], describe: Callable[[int], str], pad: Any = None) -> Any:
     """One batch: arrays and numbers stacked, other leaves in a list, nodes field by field.
 
-    `describe` names sample number i in messages. `pad` is asked for leaves of unequal shape.
+    `describe` names sample number i in messages. `pad` fills up leaves of unequal shape: a value,
+    or a dict of values by field.
 
     >>> stacked([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}], str)
     {'x': array([1, 2]), 's': ['a', 'b']}
+    >>> stacked([[1, 2], [3]], str, pad=0)
+    array([[1, 2],
+           [3, 0]])
     """
-    first = samples[0]
-    kinds = set(map(type, samples))
-    if kinds <= {int, float, bool}:
-        return _numbers(samples, kinds)
-    if not isinstance(first, (np.ndarray, str, bytes)):
-        fields = fields_of(first)
-        if fields is not None:
-            return _stacked_fields(samples, fields, describe, pad, path)
-    if kinds == {np.ndarray}:
-        return _arrays(list(samples), describe, pad, path)
-    arrays = [_leaf_array(sample) for sample in samples]
-    if any(array is None for array in arrays):
-        return list(samples)
-    return _arrays(arrays, describe, pad, path)
+    kind = type(samples[0])
+    if kind in _SWIFT:
+        array = _swiftly(samples)
+        if array is not None and array.dtype.kind == _SWIFT[kind]:
+            return array
+    return _Stacking(describe, pad).batch(samples, "", pad)[0]
 
 
-def _numbers(samples: Sequence[Any], kinds: set[type]) -> Any:
-    array = np.array(samples)
-    if array.dtype == object or (array.dtype.kind == "f" and float not in kinds):
-        return list(samples)  # an integer beyond 64 bits stays exact
-    return array.astype(np.int64) if array.dtype.kind in "iu" and array.itemsize != 8 else array
+def _swiftly(samples: Sequence[Any]) -> np.ndarray[Any, Any] | None:
+    """Plain numbers as an array, without looking at each of them first."""
+    try:
+        array = np.array(samples)
+    except (ValueError, OverflowError):
+        return None
+    return array if array.ndim == 1 else None
 
 
-def _stacked_fields(
-    samples: Sequence[Any], fields: dict[Any, Any], describe: Callable[[int], str], pad: Pad | None, path: str
-) -> Any:
-    columns: dict[Any, list[Any]] = {name: [] for name in fields}
-    for number, sample in enumerate(samples):
-        own = fields_of(sample)
-        if own is None or own.keys() != fields.keys():
-            have = "no fields" if own is None else ", ".join(map(repr, own))
-            raise RaggedBatch(
-                f"{_named(path)}fields {', '.join(map(repr, fields))}, then {have} at {describe(number)}; "
-                "make the samples alike with map(), or use batch(collate=list)"
-            )
-        for name, value in own.items():
-            columns[name].append(value)
-    batch: dict[Any, Any] = {}
-    for name, values in columns.items():
-        inner = f"{path}.{name}" if path else str(name)
-        if pad is not None and isinstance(samples[0], Mapping):
-            batch[name], lengths = pad(inner, values)
-            if lengths is not None:
+class _Stacking:
+    """Stacks the samples of one batch, field by field."""
+
+    def __init__(self, describe: Callable[[int], str], pad: Any) -> None:
+        self.describe = describe
+        self.by_field: Mapping[str, Any] | None = pad if isinstance(pad, Mapping) else None
+
+    def batch(self, values: Sequence[Any], path: str, pad: Any) -> tuple[Any, Any]:
+        """The batch of `values`, and their lengths if they were padded."""
+        first = values[0]
+        if not isinstance(first, (np.ndarray, str, bytes)):
+            fields = fields_of(first)
+            if fields is not None:
+                return self._fields(values, fields, path, pad), None
+        fill = self.by_field.get(path) if self.by_field is not None else pad
+        if set(map(type, values)) <= {int, float, bool}:
+            return _numbers(values), None
+        arrays = [_leaf_array(value) for value in values]
+        if any(array is None for array in arrays):
+            self._check_lists(values, path)
+            return list(values), None
+        if fill is not None and first is not None and all(array.ndim for array in arrays if array is not None):
+            return _padded(values, arrays, fill)
+        return self._arrays(arrays, path), None
+
+    def _fields(self, samples: Sequence[Any], fields: dict[Any, Any], path: str, pad: Any) -> Any:
+        columns: dict[Any, list[Any]] = {name: [] for name in fields}
+        for number, sample in enumerate(samples):
+            own = fields_of(sample)
+            if own is None or own.keys() != fields.keys():
+                have = "no fields" if own is None else ", ".join(map(repr, own))
+                raise RaggedBatch(
+                    f"{_named(path)}fields {', '.join(map(repr, fields))}, then {have} at "
+                    f"{self.describe(number)}; make the samples alike with map(), or use batch(collate=list)"
+                )
+            for name, value in own.items():
+                columns[name].append(value)
+        batch: dict[Any, Any] = {}
+        for name, values in columns.items():
+            batch[name], lengths = self.batch(values, f"{path}.{name}" if path else str(name), pad)
+            if lengths is not None and isinstance(samples[0], Mapping):
                 batch[f"{name}_length"] = lengths
-        else:
-            batch[name] = stacked(values, describe, pad, inner)
-    return rebuilt(samples[0], batch)
+        return rebuilt(samples[0], batch)
+
+    def _arrays(self, arrays: list[Any], path: str) -> Any:
+        shape = arrays[0].shape
+        for number, array in enumerate(arrays):
+            if array.shape != shape:
+                raise self._ragged(path, shape, array.shape, number)
+        if np.result_type(*{array.dtype for array in arrays}).kind == "f" and all(
+            array.dtype.kind in "iu" for array in arrays
+        ):
+            return arrays  # signed and unsigned 64-bit integers have no common type but a float
+        if not shape or not shape[0]:
+            return np.stack(arrays)
+        # One long concatenation is twice as fast as np.stack, which makes a view of every sample first.
+        return np.concatenate(arrays, axis=0).reshape(len(arrays), *shape)
+
+    def _check_lists(self, values: Sequence[Any], path: str) -> None:
+        """Lists of numbers that do not fit together are an error, not a list of lists."""
+        if not all(isinstance(value, list) and _all_numbers(value) for value in values):
+            return
+        shapes = [_shape(value) for value in values]
+        for number, shape in enumerate(shapes):
+            if shape is None:
+                raise self._ragged(path, shapes[0], "rows of unequal length", number)
+            if shape != shapes[0]:
+                raise self._ragged(path, shapes[0], shape, number)
+
+    def _ragged(self, path: str, shape: Any, other: Any, number: int) -> RaggedBatch:
+        return RaggedBatch(
+            f"{_named(path)}{shape} then {other} at {self.describe(number)}; "
+            "use batch(pad=0), bucket() or collate=list"
+        )
 
 
 def _named(path: str) -> str:
     return f"field {path!r}: " if path else ""
 
 
-def _arrays(arrays: list[Any], describe: Callable[[int], str], pad: Pad | None, path: str) -> Any:
-    first = arrays[0]
-    if first.dtype.kind not in _STACKABLE and any(array.dtype != first.dtype for array in arrays):
-        return arrays
-    shape = first.shape
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of nested lists, None if they are ragged."""
+    if not isinstance(value, list):
+        return ()
+    inner = {_shape(item) for item in value}
+    if len(inner) > 1 or None in inner:
+        return None
+    return (len(value), *(inner.pop() or () if inner else ()))
+
+
+def _numbers(samples: Sequence[Any]) -> Any:
+    array = np.array(samples)
+    if array.dtype == object or (array.dtype.kind == "f" and float not in set(map(type, samples))):
+        return list(samples)  # an integer beyond 64 bits stays exact
+    return array.astype(np.int64) if array.dtype.kind in "iu" and array.itemsize != 8 else array
+
+
+def _padded(values: Sequence[Any], arrays: Sequence[Any], fill: Any) -> tuple[Any, Any]:
+    """The arrays as one, filled up with `fill` to the largest, and their lengths."""
+    if len({array.ndim for array in arrays}) > 1:
+        return list(values), None
+    shape = tuple(map(max, zip(*(array.shape for array in arrays), strict=True)))
+    # An empty list has no type of its own.
+    typed = [
+        array for value, array in zip(values, arrays, strict=True) if array.size or not isinstance(value, list)
+    ]
+    out = np.full((len(arrays), *shape), fill, dtype=np.result_type(*(typed or arrays)))
     for number, array in enumerate(arrays):
-        if array.shape != shape:
-            if pad is not None:
-                return pad(path, arrays)[0]
-            raise RaggedBatch(
-                f"{_named(path)}{shape} then {array.shape} at {describe(number)}; "
-                "use batch(pad=0), bucket() or collate=list"
-            )
-    if not shape or not shape[0]:
-        return np.stack(arrays)
-    # One long concatenation is twice as fast as np.stack, which makes a view of every sample first.
-    return np.concatenate(arrays, axis=0).reshape(len(arrays), *shape)
+        corner: tuple[slice, ...] = tuple(slice(size) for size in array.shape)
+        out[number][corner] = array
+    return out, np.array([len(array) for array in arrays], dtype=np.int64)
 
 
 def unstacked(batch: Any) -> Iterator[Any]:

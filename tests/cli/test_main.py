@@ -53,9 +53,7 @@ def test_help_does_not_wait_for_what_only_the_demo_needs(tmp_path):
         "found = {'PIL', 'penstock.cli.showcase.race'} & set(sys.modules)\n"
         "sys.exit(f'imported: {found}' if found else 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=30
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -78,8 +76,6 @@ def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path):
 
 
 def test_a_character_that_the_output_cannot_show_is_no_error(cli, tmp_path: Path):
-    (tmp_path / "train.py").write_text(
-        "import penstock as ps\ndata = ps.from_sequence(['é']).map(str.upper)\n"
-    )
+    (tmp_path / "train.py").write_text("import penstock as ps\ndata = ps.from_sequence(['é']).map(str.upper)\n")
     done = cli("explain", "train:data", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr

@@ -22,9 +22,7 @@ def terminal(encoding: str = "utf-8") -> Terminal:
     return Terminal(io.BytesIO(), encoding=encoding)
 
 
-@pytest.mark.parametrize(
-    ("share", "bar"), [(0, "...."), (0.5, "##.."), (1, "####"), (2, "####"), (-1, "....")]
-)
+@pytest.mark.parametrize(("share", "bar"), [(0, "...."), (0.5, "##.."), (1, "####"), (2, "####"), (-1, "....")])
 def test_a_bar_fills_its_share_of_the_columns(share, bar):
     assert screen().bar(share, 4, "green") == bar
 

@@ -50,9 +50,7 @@ def test_an_example_says_what_it_shows_and_has_a_main(name):
 
 
 def test_no_example_is_forgotten():
-    checked = {
-        name.removeprefix("test_the_flow_of_") for name in globals() if name.startswith("test_the_flow_of_")
-    }
+    checked = {name.removeprefix("test_the_flow_of_") for name in globals() if name.startswith("test_the_flow_of_")}
     assert set(NAMES) == checked
 
 

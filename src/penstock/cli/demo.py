@@ -19,9 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=_positive, default=8.0, metavar="S", help="how long the plain loop runs (8)"
     )
-    parser.add_argument(
-        "--workers", type=_at_least_one, metavar="N", help="threads of penstock (one per core)"
-    )
+    parser.add_argument("--workers", type=_at_least_one, metavar="N", help="threads of penstock (one per core)")
     parser.add_argument("--batch", type=_at_least_one, default=32, metavar="B", help="photos in a batch (32)")
 
 
@@ -82,9 +80,7 @@ def _wrapped(screen: Screen, text: str) -> None:
     for line in text.splitlines():
         indent = " " * (4 + len(line) - len(line.lstrip()))
         screen.line(
-            textwrap.fill(
-                line.strip(), screen.width - 1, initial_indent=indent, subsequent_indent=f"{indent}  "
-            )
+            textwrap.fill(line.strip(), screen.width - 1, initial_indent=indent, subsequent_indent=f"{indent}  ")
         )
 
 

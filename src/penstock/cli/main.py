@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = args.command.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return _say("penstock: stopped", 130)
+        # The terminal has written ^C where the cursor was.
+        return _say("\npenstock: stopped" if sys.stderr.isatty() else "penstock: stopped", 130)
     except UsageError as error:
         return _say(f"penstock {args.command_name}: {error}", 2)
     except PenstockError as error:

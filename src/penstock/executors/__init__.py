@@ -12,9 +12,7 @@ from penstock.executors.threads import ThreadExecutor
 
 __all__ = ["find_executor"]
 
-_OWN: dict[str, type[Executor]] = {
-    kind.kind: kind for kind in (InlineExecutor, ThreadExecutor, AsyncExecutor)
-}
+_OWN: dict[str, type[Executor]] = {kind.kind: kind for kind in (InlineExecutor, ThreadExecutor, AsyncExecutor)}
 
 
 def find_executor(kind: str) -> type[Executor]:

@@ -7,6 +7,7 @@ crosses no thread unless it changes its stage.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import traceback
@@ -21,8 +22,15 @@ __all__ = ["AsyncExecutor", "AsyncWorker"]
 class AsyncWorker(Worker):
     """One task on the executor's loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, name: str) -> None:
+    def __init__(
+        self,
+        executor: AsyncExecutor,
+        loop: asyncio.AbstractEventLoop,
+        thread: threading.Thread,
+        name: str,
+    ) -> None:
         self.name = name
+        self._executor = executor
         self._loop = loop
         self._thread = thread
         self._woken = asyncio.Event()
@@ -33,7 +41,10 @@ class AsyncWorker(Worker):
         self._running = asyncio.current_task()
         try:
             await work(self)
+        except asyncio.CancelledError:
+            return  # interrupted: the loader is closing
         finally:
+            self._executor.ended(self)
             self._ended.set()
 
     async def park(self) -> None:
@@ -46,7 +57,7 @@ class AsyncWorker(Worker):
         except RuntimeError:
             return  # the loop has ended, and the worker with it
 
-    def cancel(self) -> None:
+    def interrupt(self) -> None:
         """Interrupt the call in hand at its next ``await``."""
         try:
             self._loop.call_soon_threadsafe(self._cancel)
@@ -77,15 +88,22 @@ class AsyncExecutor(Executor):
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._working = 0
+        self._stopped = False
+
+    def ended(self, worker: AsyncWorker) -> None:
+        """A worker has ended; the loop ends with the last one. Called on the loop."""
+        self._working -= 1
+        if not self._working and not self._stopped:
+            asyncio.get_running_loop().stop()
 
     def start(self, work: Callable[[Any], Any], name: str) -> AsyncWorker:
         if self._loop is None or self._thread is None:
             self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=_run_loop, args=(self._loop,), name=f"{name}-loop", daemon=True
-            )
+            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=f"{name}-loop", daemon=True)
             self._thread.start()
-        worker = AsyncWorker(self._loop, self._thread, name)
+        worker = AsyncWorker(self, self._loop, self._thread, name)
+        self._working += 1
         asyncio.run_coroutine_threadsafe(worker.run(work), self._loop)
         return worker
 
@@ -94,21 +112,27 @@ class AsyncExecutor(Executor):
             return
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
-        loop.call_soon_threadsafe(loop.stop)
+        with contextlib.suppress(RuntimeError):  # it has ended by itself
+            loop.call_soon_threadsafe(self._stop, loop)
         if thread is not threading.current_thread():
             thread.join(2.0)
 
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._stopped:
+            loop.stop()
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(_settle(loop))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The thread of the loop."""
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            self._stopped = True
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(_settle(loop))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
 
 async def _settle(loop: asyncio.AbstractEventLoop) -> None:

@@ -10,14 +10,16 @@ A `Placement` says where an op runs; a `Pool` is a placement that several pipeli
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any, ClassVar, Self
 
 from penstock.errors import PlanError
 
-__all__ = ["Executor", "Placement", "Pool", "Worker"]
+__all__ = ["Executor", "Placement", "Pool", "Worker", "worker_count"]
 
 
 class Worker(ABC):
@@ -31,9 +33,16 @@ class Worker(ABC):
     def unpark(self) -> None:
         """Wake the worker if it waits. Never blocks, never takes a lock."""
 
+    def interrupt(self) -> None:
+        """End the call in hand, where that is possible."""
+
     @abstractmethod
     def join(self, timeout_s: float) -> bool:
         """Wait for the loop to return; False if it has not within `timeout_s`."""
+
+    def frame(self) -> FrameType | None:
+        """The frame the worker stands in, if it is in this process and in a thread of its own."""
+        return None
 
     @abstractmethod
     def stack(self) -> str:
@@ -83,6 +92,13 @@ class Placement:
         return cls(on, workers)
 
 
+def worker_count(workers: int | str) -> int:
+    """A number of workers: the number itself, or for "auto" one per CPU that this process may use."""
+    if isinstance(workers, int):
+        return workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _check_workers(workers: object, what: str) -> None:
     if workers is None or workers == "auto":
         return
@@ -109,7 +125,8 @@ class Pool:
     live: Any = field(default=None, repr=False, init=False)
 
     def __post_init__(self) -> None:
-        _check_workers(self.workers, type(self).__name__)
+        _check_workers(0 if self.workers is None else self.workers, type(self).__name__)
+        self.workers = worker_count(self.workers)
 
     def close(self) -> None:
         """End the workers. Loaders that still use the pool are closed first."""

@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, ClassVar
 
 from penstock.executors.executor import Executor, Pool, Worker
@@ -41,8 +42,11 @@ class ThreadWorker(Worker):
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._thread.ident or -1)
+
     def stack(self) -> str:
-        frame = sys._current_frames().get(self._thread.ident or -1)
+        frame = self.frame()
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
 

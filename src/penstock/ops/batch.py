@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from penstock.errors import PlanError
 from penstock.ops.functions import check_function, function_name, where
 from penstock.ops.op import Effect, Input, Joint, Key, Length, Op
 from penstock.ops.op import In as Sample
-from penstock.provenance import Place, root
+from penstock.provenance import Place
 from penstock.trees import stacked
 
 __all__ = ["Batch", "Cut"]
@@ -83,26 +84,17 @@ class Batch(Op[Sample, Any]):
         return self.size
 
     def keeps_group(self, count: int) -> bool:
-        """Whether a group of `count` samples becomes a batch."""
         return count == self.size or not self.drop_last
 
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
         """Each of `samples` is the list of one group; the places are those of their samples."""
         if self.collate is not None:
             return list(info.each(self.collate, samples))
-        return list(info.each(self._stack, samples, lambda number: info.places[number]))
 
-    def _stack(self, group: list[Any], places: Sequence[Place]) -> Any:
-        pad = None if self.pad is None else self._padded
-        return stacked(group, lambda number: f"sample {root(places[number])}", pad)
+        def describe(number: int) -> str:
+            return f"sample {info.task.index_of(info.place_in_hand[number])}"
 
-    def _padded(self, path: str, values: list[Any]) -> tuple[Any, Any]:
-        fill = self.pad
-        if isinstance(fill, Mapping):
-            if path not in fill:
-                return stacked(values, lambda number: f"number {number} of the batch", None, path), None
-            fill = fill[path]
-        return padded(path, values, fill)
+        return list(info.each(partial(stacked, describe=describe, pad=self.pad), samples))
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         return Cut(self.size, self.drop_last)
@@ -111,21 +103,6 @@ class Batch(Op[Sample, Any]):
         if not isinstance(n, int):
             return n
         return n // self.size if self.drop_last else -(-n // self.size)
-
-
-def padded(path: str, values: list[Any], fill: Any) -> tuple[Any, Any]:
-    """`values` as one array, filled up with `fill`, and their lengths; (values, None) for other leaves."""
-    if not all(isinstance(value, (np.ndarray, list)) for value in values):
-        return stacked(values, lambda number: f"number {number} of the batch", None, path), None
-    arrays = [np.asarray(value) for value in values]
-    ranks = {array.ndim for array in arrays}
-    if len(ranks) > 1 or 0 in ranks or any(array.dtype == object for array in arrays):
-        return stacked(values, lambda number: f"number {number} of the batch", None, path), None
-    shape = tuple(map(max, zip(*(array.shape for array in arrays), strict=True)))
-    out = np.full((len(arrays), *shape), fill, dtype=np.result_type(*arrays))
-    for number, array in enumerate(arrays):
-        out[(number, *map(slice, array.shape))] = array
-    return out, np.array([len(array) for array in arrays], dtype=np.int64)
 
 
 class Cut(Joint):
@@ -137,18 +114,15 @@ class Cut(Joint):
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
-        groups: list[Any] = []
-        places: list[Place] = []
-        while len(groups) < most and source.count >= self.size:
-            group, members = source.take(self.size)
-            groups.append(group)
-            places.append(members)
-        if source.ended and source.count < self.size:
-            self.ended = True
+        size = self.size
+        samples, places = source.take(size * min(most, source.count // size))
+        starts = range(0, len(samples), size)
+        groups = [samples[start : start + size] for start in starts]
+        members: list[Place] = [places[start : start + size] for start in starts]
+        if source.ended and source.count < size:
             if source.count and not self.drop_last and len(groups) < most:
-                group, members = source.take(self.size)
+                group, last = source.take(size)
                 groups.append(group)
-                places.append(members)
-            elif source.count and not self.drop_last:
-                self.ended = False
-        return groups, places
+                members.append(last)
+            self.ended = self.drop_last or not source.count
+        return groups, members

@@ -45,7 +45,7 @@ class Cache(Op[In, In]):
     remembers = True
 
     def __post_init__(self) -> None:
-        if self.max_bytes is not None and (not isinstance(self.max_bytes, int) or self.max_bytes < 0):
+        if self.max_bytes is not None and (type(self.max_bytes) is not int or self.max_bytes < 0):
             raise PlanError(f"cache(max_bytes=) takes a number of bytes, got {self.max_bytes!r}")
 
     def store(self) -> Store:
@@ -53,6 +53,10 @@ class Cache(Op[In, In]):
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         return _Replay(memo.setdefault("tape", _Tape(self.max_bytes)), epoch)
+
+    def settled(self, memo: dict[str, Any]) -> bool:
+        tape = memo.get("tape")
+        return tape is not None and (tape.complete or tape.full)
 
 
 class Store:

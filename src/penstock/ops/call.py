@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from penstock.errors import OnError, PlanError
@@ -68,9 +69,7 @@ class CallOp(Op[In, Out]):
     def __post_init__(self) -> None:
         check_function(self.fn, self.verb)
         if self.on_error not in ("raise", "skip") and not isinstance(self.on_error, Retry):
-            raise PlanError(
-                f"{self.verb}(on_error=) takes 'raise', 'skip' or ps.Retry(...), got {self.on_error!r}"
-            )
+            raise PlanError(f"{self.verb}(on_error=) takes 'raise', 'skip' or ps.Retry(...), got {self.on_error!r}")
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise PlanError(f"{self.verb}(timeout_s=) must be positive, got {self.timeout_s!r}")
         if self.rng not in (False, True, "global"):
@@ -85,12 +84,12 @@ class CallOp(Op[In, Out]):
             )
         _ = self.placement  # refuses a bad workers= or on= here, at the line the user wrote
 
-    @property
+    @cached_property
     def placement(self) -> Placement | None:  # type: ignore[override]
         on = "async" if self.asynchronous and self.on is None and self.workers is not None else self.on
         return Placement.of(on, self.workers, self.label)
 
-    @property
+    @cached_property
     def asynchronous(self) -> bool:  # type: ignore[override]
         return self.on == "async" or is_async(self.fn)
 
@@ -102,7 +101,7 @@ class CallOp(Op[In, Out]):
     def one_thread(self) -> bool:  # type: ignore[override]
         return self.rng == "global"
 
-    @property
+    @cached_property
     def may_skip(self) -> bool:  # type: ignore[override]
         return self.on_error == "skip" or (isinstance(self.on_error, Retry) and self.on_error.then == "skip")
 
@@ -137,6 +136,10 @@ class CallOp(Op[In, Out]):
         """What a function that was given one field makes of the sample."""
         return with_field(sample, self.key, value)
 
+    def at_once(self, value: Any) -> Any:
+        """What a function returned, with all that it will draw drawn."""
+        return value
+
     def call(self, samples: list[Any], info: Any) -> list[Any]:
         """The function's results under the op's error policy."""
         fn, extra = self._arguments(info)
@@ -154,7 +157,7 @@ class CallOp(Op[In, Out]):
         if self.info:
             return fn, info.sample_info
         if self.rng == "global":
-            return (lambda sample, _: fn(sample)), info.seed_globals
+            return (lambda sample, _: self.at_once(fn(sample))), info.seed_globals
         return fn, None
 
     def run(self, samples: list[Any], info: Any) -> list[Any]:

@@ -33,6 +33,7 @@ class Epoch(Op[In, In]):
     verb = "epoch"
     effect: ClassVar[Effect] = Effect.PASSES
     joined = True
+    counts = True
     carries = True
 
     def __post_init__(self) -> None:

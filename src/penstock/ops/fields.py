@@ -43,9 +43,11 @@ def with_field(sample: Any, key: Any, value: Any) -> Any:
     if type(sample) is dict:
         return {**sample, key: value}
     if isinstance(sample, tuple):
-        if hasattr(sample, "_replace"):
-            name = key if isinstance(key, str) else sample._fields[key]
-            return sample._replace(**{name: value})
+        names = getattr(sample, "_fields", None)
+        if names is not None:
+            at = names.index(key) if isinstance(key, str) else key
+            kind: Any = type(sample)
+            return kind(*sample[:at], value, *sample[at + 1 :])
         items = list(sample)
         items[key] = value
         return tuple(items)

@@ -42,6 +42,9 @@ class FlatMap(CallOp[In, Out]):
         if isinstance(self.interleave, bool) or not isinstance(self.interleave, int) or self.interleave < 1:
             raise PlanError(f"flat_map(interleave=) must be at least 1, got {self.interleave!r}")
 
+    def at_once(self, value: Any) -> Any:
+        return list(value)
+
     def replaced(self, sample: Any, value: Any) -> Any:
         if isinstance(value, AsyncIterator):
             return _each_replaced_async(sample, self.key, value)

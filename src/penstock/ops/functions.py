@@ -13,7 +13,16 @@ import numpy as np
 
 from penstock.errors import PlanError
 
-__all__ = ["PerWorker", "as_function", "check_function", "function_name", "is_async", "per_worker", "settled", "where"]
+__all__ = [
+    "PerWorker",
+    "as_function",
+    "check_function",
+    "function_name",
+    "is_async",
+    "per_worker",
+    "settled",
+    "where",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,9 +62,7 @@ def as_function(fn: Any, what: str) -> Callable[..., Any]:
     if isinstance(fn, PerWorker):
         made = fn.factory()
         if not callable(made):
-            raise PlanError(
-                f"{what}: per_worker({function_name(fn.factory)}) must return a function, got {made!r}"
-            )
+            raise PlanError(f"{what}: per_worker({function_name(fn.factory)}) must return a function, got {made!r}")
         return made
     if callable(fn):
         return cast(Callable[..., Any], fn)
@@ -70,7 +77,7 @@ def check_function(fn: Any, what: str) -> None:
         as_function(fn, what)
 
 
-def _innermost(fn: Any) -> Any:
+def _innermost(fn: Any, wrapped: bool = True) -> Any:
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
@@ -78,7 +85,7 @@ def _innermost(fn: Any) -> Any:
             fn = fn.factory
         elif inspect.ismethod(fn):
             fn = fn.__func__
-        elif hasattr(fn, "__wrapped__"):
+        elif wrapped and hasattr(fn, "__wrapped__"):
             fn = fn.__wrapped__
         else:
             return fn
@@ -98,7 +105,8 @@ def function_name(fn: Any) -> str:
 def where(fn: Any) -> str:
     """file:line of `fn`, or nothing for what is not written in Python."""
     fn = _innermost(fn)
-    code = getattr(fn, "__code__", None) or getattr(getattr(type(fn), "__call__", None), "__code__", None)
+    method = vars(type(fn)).get("__call__")
+    code = getattr(fn, "__code__", None) or getattr(method, "__code__", None)
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
 
 
@@ -113,6 +121,6 @@ async def settled(result: Any) -> Any:
 
 def is_async(fn: Any) -> bool:
     """Whether calling `fn` gives something to await or to iterate asynchronously."""
-    fn = _innermost(fn)
-    call = fn if inspect.isroutine(fn) else getattr(fn, "__call__", fn)  # noqa: B004
+    fn = _innermost(fn, wrapped=False)
+    call = fn if inspect.isroutine(fn) else vars(type(fn)).get("__call__", fn)
     return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)

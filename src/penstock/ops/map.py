@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
-from penstock.ops.call import CallOp
+from penstock.ops.call import CallOp, Retry
 from penstock.ops.op import In, Out
 
 __all__ = ["Map"]
@@ -36,3 +37,8 @@ class Map(CallOp[In, Out]):
     """
 
     verb = "map"
+
+    @cached_property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        plain = not (self.rng or self.info or self.asynchronous) and self.timeout_s is None
+        return plain and not isinstance(self.on_error, Retry)

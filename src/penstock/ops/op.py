@@ -188,6 +188,8 @@ class Op(ABC, Generic[In, Out]):
     commutes: bool = False
     #: it counts samples as they pass
     counts: bool = False
+    #: `run` is nothing but ``info.bound(sample)`` for every sample, so maps in a row are one loop
+    elementwise: bool = False
     #: its joint goes on in the next epoch where it stood, with the same inputs
     carries: bool = False
     #: serves again what it has seen; `store` makes what it keeps
@@ -231,6 +233,10 @@ class Op(ABC, Generic[In, Out]):
         """
         return None
 
+    def settled(self, memo: dict[str, Any]) -> bool:
+        """Whether the memo will not change any more, so that epochs may overlap."""
+        return True
+
     def store(self) -> Any:
         """For an op that `remembers`: a new, empty `Store`."""
         return None
@@ -238,6 +244,10 @@ class Op(ABC, Generic[In, Out]):
     def group_size(self) -> int | None:
         """For REGROUPS: the number of samples in a group, if that never varies."""
         return None
+
+    def keeps_group(self, count: int) -> bool:
+        """For REGROUPS: whether a last group of `count` samples is passed on."""
+        return True
 
     def length(self, n: Length) -> Length:
         """How many samples leave when `n` come."""

@@ -37,7 +37,6 @@ class Repeat(Op[In, In]):
     verb = "repeat"
     effect: ClassVar[Effect] = Effect.PASSES
     joined = True
-    commutes = True
 
     def __post_init__(self) -> None:
         if self.times is not None:
@@ -46,6 +45,15 @@ class Repeat(Op[In, In]):
     @property
     def label(self) -> str:
         return f"repeat({'' if self.times is None else self.times})"
+
+    @property
+    def commutes(self) -> bool:  # type: ignore[override]
+        return self.times is not None
+
+    @property
+    def counts(self) -> bool:  # type: ignore[override]
+        # For ever, unless a pass is empty, and that only the samples can tell.
+        return self.times is None
 
     def order(self) -> Order:
         return _Passes(self.times)
@@ -100,19 +108,12 @@ class _Again(Joint):
             source.renew(self.first)
         samples, places = source.take(most)
         self.seen += len(samples)
+        number = source.epoch
         if source.ended and not source.count:
-            number = self.passes
             self.passes += 1
             if self.passes >= self.times or not self.seen:
                 self.ended = True
             else:
                 self.seen = 0
                 source.renew(self.first + self.passes)
-            places = _numbered(places, number)
-        else:
-            places = _numbered(places, self.passes)
-        return samples, places
-
-
-def _numbered(places: Sequence[Place], number: int) -> list[Place]:
-    return [Passed(place, number) for place in places]
+        return samples, [Passed(place, number) for place in places]

@@ -68,9 +68,7 @@ class _Permuted(Order):
     def length(self, n: int) -> Length:
         return n
 
-    def trace(
-        self, epoch: int, positions: NDArray[np.int64], n: int, key: Key
-    ) -> tuple[int, NDArray[np.int64]]:
+    def trace(self, epoch: int, positions: NDArray[np.int64], n: int, key: Key) -> tuple[int, NDArray[np.int64]]:
         seed = key.seed if self.seed is None else self.seed
         return epoch, permute(positions, n, derive("shuffle", seed, epoch, key.op))
 

@@ -56,9 +56,7 @@ class _Rest(Order):
     def length(self, n: int) -> Length:
         return max(n - self.n, 0)
 
-    def trace(
-        self, epoch: int, positions: NDArray[np.int64], n: int, key: Key
-    ) -> tuple[int, NDArray[np.int64]]:
+    def trace(self, epoch: int, positions: NDArray[np.int64], n: int, key: Key) -> tuple[int, NDArray[np.int64]]:
         return epoch, positions + self.n
 
 

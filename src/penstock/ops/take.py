@@ -62,9 +62,7 @@ class _First(Order):
     def length(self, n: int) -> Length:
         return min(n, self.n)
 
-    def trace(
-        self, epoch: int, positions: NDArray[np.int64], n: int, key: Key
-    ) -> tuple[int, NDArray[np.int64]]:
+    def trace(self, epoch: int, positions: NDArray[np.int64], n: int, key: Key) -> tuple[int, NDArray[np.int64]]:
         return epoch, positions
 
 

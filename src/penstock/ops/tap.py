@@ -30,8 +30,8 @@ class Tap(CallOp[In, In]):
 
     def run(self, samples: list[Any], info: Any) -> list[Any]:
         self.call(samples, info)
-        return info.surviving(samples)
+        return list(info.surviving(samples))
 
     async def run_async(self, samples: list[Any], info: Any) -> list[Any]:
         await self.call_async(samples, info)
-        return info.surviving(samples)
+        return list(info.surviving(samples))

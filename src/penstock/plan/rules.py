@@ -12,14 +12,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.errors import PlanError
 from penstock.executors import find_executor
-from penstock.executors.executor import Placement, Pool
+from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.ops.op import Effect, Length, Op, unknown
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
 from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
@@ -40,7 +39,7 @@ class Options:
     wary: bool = False
 
 
-def make_plan(flow: Flow, options: Options = Options()) -> Plan:
+def make_plan(flow: Flow, options: Options) -> Plan:
     """The plan for `flow`."""
     maker = _Maker(options)
     root = maker.stages(flow)
@@ -94,6 +93,8 @@ class _Maker:
         self.steps = 0
         self.sites = 0
         self.pooled: dict[int, Site] = {}
+        #: the site whose one thread draws from the global generators
+        self.drawing: Site | None = None
 
     def stages(self, flow: Flow, default: tuple[Site, int] | None = None) -> Stage:
         """The last stage of `flow`, with all others below it. A part of another pipeline has a default place."""
@@ -119,9 +120,7 @@ class _Maker:
 
     # ------------------------------------------------------------------ place
 
-    def _placed(
-        self, flow: Flow, steps: list[Step], default: tuple[Site, int] | None
-    ) -> list[tuple[Site, int]]:
+    def _placed(self, flow: Flow, steps: list[Step], default: tuple[Site, int] | None) -> list[tuple[Site, int]]:
         """The site, and the cap within it, of the source and of every op."""
         if self.options.inline:
             site = self._site(Placement("inline"))
@@ -147,28 +146,32 @@ class _Maker:
                 here = self._own_site(op)
             elif not _rides(here[0], op.blocking, op.asynchronous):
                 here = self._own_site(op) if op.asynchronous else self._site(Placement("thread", 1))
-            if op.one_thread and here[0].kind in ("thread", "async") and here[1] > 1:
-                raise PlanError(
-                    f"{op.label} draws from the global generators (rng='global'), which {here[1]} workers of one "
-                    "process would share; use workers=1, on='process', or rng=True"
-                )
+            if op.one_thread and here[0].kind in ("thread", "async"):
+                self._claim_globals(op, *here)
             placed.append(here)
         return placed
+
+    def _claim_globals(self, op: Op[Any, Any], site: Site, workers: int) -> None:
+        """Only one thread of a process may draw from its global generators."""
+        if workers > 1 or self.drawing not in (None, site):
+            raise PlanError(
+                f"{op.label} draws from the global generators (rng='global'), which several threads of one "
+                "process would share; use workers=1 for one such stage, on='process', or rng=True"
+            )
+        self.drawing = site
 
     def _own_site(self, op: Op[Any, Any]) -> tuple[Site, int]:
         return self._site(op.placement or Placement("async" if op.asynchronous else "thread"), op)
 
     def _site(self, placement: Placement, op: Op[Any, Any] | None = None) -> tuple[Site, int]:
         executor = find_executor(placement.kind)
-        workers = placement.workers
-        if workers == "auto":
-            workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = None if placement.workers is None else worker_count(placement.workers)
         if placement.pool is not None:
             pool = placement.pool
             site = self.pooled.get(id(pool)) or self._new_site(placement.kind, pool.workers, pool)
             self.pooled[id(pool)] = site
-            return site, min(int(workers or site.workers), site.workers)
-        count = int(workers or executor.default_workers)
+            return site, min(workers or site.workers, site.workers)
+        count = workers or executor.default_workers
         if op is not None and executor.asynchronous and not op.asynchronous:
             raise PlanError(f"{op.label}: on='async' needs an async def")
         return self._new_site(placement.kind, count), count
@@ -200,22 +203,21 @@ class _Maker:
             draft.reasons.append("the stream is advanced by one worker at a time")
         return draft
 
-    def _added(
-        self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool
-    ) -> _Draft:
+    def _added(self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool) -> _Draft:
         op = step.op
-        if op.order() is not None and _can_reorder(draft, op, later):
+        order = op.order()
+        if order is not None and _can_reorder(draft, op, later):
             feed = draft.feed
             assert isinstance(feed, Indexed)
-            draft.feed = replace(feed, orders=(*feed.orders, (op.order(), step)))
+            draft.feed = replace(feed, orders=(*feed.orders, (order, step)))
             draft.reasons.append(f"{op.label} is computed from the position, nothing is stored")
             return draft
-        if op.effect is Effect.PASSES and op.order() is not None and not op.joined:
+        if op.effect is Effect.PASSES and order is not None and not op.joined:
             raise _no_random_access(op, draft)
         if op.buffer is not None:
             draft.buffer = op.buffer
             return draft
-        if op.remembers and _per_sample(draft) and draft.cache_step is None:
+        if op.remembers and _per_sample(draft) and draft.cache_step is None and not _on_loop(draft.site):
             draft.cache_step = len(draft.steps)
             draft.steps.append(step)
             draft.reasons.append("cache() keeps single samples: ops before it run once per sample of the source")
@@ -241,8 +243,11 @@ class _Maker:
             how = "as one read of the source" if draft.block_read else "where the samples are"
             draft.reasons.append(
                 f"{op.label} is made by the worker, {how}"
-                + ("; should a function skip a sample, batches are cut in the order of delivery from there on"
-                   if calls else "")
+                + (
+                    "; should a function skip a sample, batches are cut in the order of delivery from there on"
+                    if calls
+                    else ""
+                )
             )
             return draft
         stage = self._finished(draft)
@@ -273,9 +278,9 @@ class _Maker:
             return "the stage does not keep the order"
         if place[0] is not draft.site:
             return "it runs in another place"
+        if self.options.wary:
+            return "a sample has been skipped"
         if any(step.op.calls_user for step in draft.steps):
-            if self.options.wary:
-                return "a function has skipped a sample"
             if not top:
                 return "its pipeline is part of another, and a function may skip a sample"
             if any(step.op.joined for step in later):
@@ -302,11 +307,11 @@ class _Maker:
     def _finished(self, draft: _Draft) -> Stage:
         self.count += 1
         label = "+".join(dict.fromkeys(step.op.title for step in draft.steps if not step.op.remembers))
-        if not label and isinstance(draft.feed, Joined):
-            step = draft.feed.step
-            label = step.op.title if step is not None else getattr(draft.feed.composite, "verb", "pass")
-        elif not label:
-            label = draft.feed.source.verb
+        feed = draft.feed
+        if not label and isinstance(feed, Joined):
+            label = feed.step.op.title if feed.step is not None else getattr(feed.composite, "verb", "pass")
+        elif not label and not isinstance(feed, Joined):
+            label = feed.source.verb
         self.labels[label] += 1
         if self.labels[label] > 1:
             label = f"{label}#{self.labels[label]}"
@@ -329,18 +334,24 @@ class _Maker:
         )
 
 
+def _on_loop(site: Site) -> bool:
+    return find_executor(site.kind).asynchronous
+
+
 def _rides(site: Site, blocking: bool, asynchronous: bool) -> bool:
     """Whether an op without a placement may run at `site`."""
     if site.kind == "inline":
         return True
-    loop = find_executor(site.kind).asynchronous
-    return not blocking if loop else not asynchronous
+    return not blocking if _on_loop(site) else not asynchronous
 
 
 def _per_sample(draft: _Draft) -> bool:
     """Every sample can be made alone from one position."""
-    return isinstance(draft.feed, Indexed) and draft.unit == 1 and draft.interleave == 1 and all(
-        step.op.effect in _PER_SAMPLE for step in draft.steps
+    return (
+        isinstance(draft.feed, Indexed)
+        and draft.unit == 1
+        and draft.interleave == 1
+        and all(step.op.effect in _PER_SAMPLE for step in draft.steps)
     )
 
 
@@ -354,7 +365,9 @@ def _can_reorder(draft: _Draft, op: Op[Any, Any], later: list[Step]) -> bool:
     if op.commutes:
         return True
     steps = [step.op for step in draft.steps]
-    if any(one.effect is not Effect.KEEPS and not one.remembers for one in steps) or any(one.may_skip for one in steps):
+    if any(one.effect is not Effect.KEEPS and not one.remembers for one in steps) or any(
+        one.may_skip for one in steps
+    ):
         return False
     if op.counts and any(one.calls_user for one in steps):
         # A function may yet skip a sample, so counting positions is not counting samples. It is done
@@ -364,8 +377,11 @@ def _can_reorder(draft: _Draft, op: Op[Any, Any], later: list[Step]) -> bool:
 
 
 def _per_sample_or_cached(draft: _Draft) -> bool:
-    return isinstance(draft.feed, Indexed) and draft.unit == 1 and draft.interleave == 1 and all(
-        step.op.effect in _PER_SAMPLE or step.op.remembers for step in draft.steps
+    return (
+        isinstance(draft.feed, Indexed)
+        and draft.unit == 1
+        and draft.interleave == 1
+        and all(step.op.effect in _PER_SAMPLE or step.op.remembers for step in draft.steps)
     )
 
 
@@ -378,17 +394,17 @@ def _endless(feed: Indexed) -> bool:
 
 def _why_not_fused(draft: _Draft, op: Op[Any, Any], place: tuple[Site, int]) -> str | None:
     if place[0] is not draft.site:
-        return f"{op.label} has a place of its own" if op.placement is not None else (
-            f"{op.label} is an async def" if op.asynchronous else f"{op.label} would block the event loop"
+        return (
+            f"{op.label} has a place of its own"
+            if op.placement is not None
+            else (f"{op.label} is an async def" if op.asynchronous else f"{op.label} would block the event loop")
         )
     if place[1] != draft.workers:
         return f"{op.label} has a number of workers of its own"
-    if op.interleave > 1 and any(step.op.effect is Effect.EXPANDS for step in draft.steps):
-        return "it alternates between its own inputs"
-    if op.interleave > 1 and draft.unit != 1:
-        return "it alternates between batches"
-    if draft.interleave > 1 and op.effect is Effect.EXPANDS and op.interleave > 1:
-        return "the stage alternates already"
+    if op.interleave > 1 and draft.steps:
+        return f"{op.label} alternates between its inputs, which an op before it might drop"
+    if draft.interleave > 1:
+        return f"the samples alternate before they reach {op.label}"
     return None
 
 
@@ -397,8 +413,10 @@ def _no_random_access(op: Op[Any, Any], draft: _Draft) -> PlanError:
     if isinstance(feed, Streamed):
         why = f"{feed.source.label} is a stream, which can only be read forward"
     elif isinstance(feed, Joined):
-        what = feed.composite.label if feed.composite is not None else (
-            feed.step.op.label if feed.step is not None else f"stage {feed.children[0].number}"
+        what = (
+            feed.composite.label
+            if feed.composite is not None
+            else (feed.step.op.label if feed.step is not None else f"stage {feed.children[0].number}")
         )
         why = f"what comes from {what} cannot be read at any position"
     elif _endless(feed):

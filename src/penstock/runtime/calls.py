@@ -13,27 +13,28 @@ import numpy as np
 
 from penstock.errors import Skip, StageTimeout
 from penstock.ops.functions import settled
-from penstock.ops.op import Key
+from penstock.ops.op import Effect, Key
 from penstock.plan.plan import Step
 from penstock.provenance import Place, counter
-from penstock.randomness import derive
+from penstock.randomness import Draws, derive
 from penstock.runtime.chunk import ErrorRecord, Failure
 from penstock.runtime.failure import add_note, decide
 from penstock.runtime.task import Task
 
-__all__ = ["Calls", "SampleInfo"]
+__all__ = ["Calls", "SampleInfo", "interrupted"]
 
 
 class SampleInfo:
     """What a function with ``info=True`` gets beside its sample."""
 
-    __slots__ = ("_calls", "_number", "epoch", "index", "place")
+    __slots__ = ("_calls", "_number", "_rng", "epoch", "index", "place")
 
     def __init__(self, calls: Calls, number: int) -> None:
         self._calls = calls
         self._number = number
-        #: the loader's epoch
-        self.epoch = calls.epoch
+        self._rng: np.random.Generator | None = None
+        #: the epoch; a pass of a repeat() or epoch() further on counts as one
+        self.epoch = calls.epoch_of(number)
         #: the sample's number in its source
         self.index = calls.index(number)
         #: where the sample stands in the order of the epoch
@@ -42,7 +43,9 @@ class SampleInfo:
     @property
     def rng(self) -> np.random.Generator:
         """A generator for this sample alone, valid during the call."""
-        return self._calls.rng(self._number)
+        if self._rng is None:
+            self._rng = self._calls.rng(self._number)
+        return self._rng
 
     def __repr__(self) -> str:
         return f"SampleInfo(epoch={self.epoch}, index={self.index}, place={self.place})"
@@ -59,7 +62,6 @@ class Calls:
         self.step = step
         self.epoch = task.epoch
         self.places = places
-        self.key: Key = task.key(step)
         self.bound = task.bench.bound[step.number]
         self.samples = samples
         self.lost: list[int] = []
@@ -72,15 +74,31 @@ class Calls:
 
     # ------------------------------------------------------------------ what a call may ask for
 
+    @property
+    def key(self) -> Key:
+        """What the op's random choices hang on."""
+        return self.task.key(self.step)
+
+    @property
+    def place_in_hand(self) -> Place:
+        """The place of the sample that is being worked on."""
+        return self.places[self.task.number_in_hand]
+
     def index(self, number: int) -> int:
         """The number in its source of sample `number` of the chunk."""
-        return self.task.index_of(self.places[number])
+        return self.task.program.index_of(self.epoch, self.places[number])
+
+    def epoch_of(self, number: int) -> int:
+        """The epoch of sample `number` of the chunk."""
+        return self.task.program.epoch_of(self.step, self.epoch, self.places[number])
 
     def rng(self, number: int) -> np.random.Generator:
         if self._rng_key is None:
             self._rng_key = derive("rng", self.key.seed, self.epoch, self.key.op)
         position, way = counter(self.places[number])
-        return self.task.bench.draws.at(self._rng_key, position, way)
+        # A generator function draws while others do, so it needs a Generator of its own.
+        draws = Draws() if self.step.op.effect is Effect.EXPANDS else self.task.bench.draws
+        return draws.at(self._rng_key, position, way)
 
     def sample_info(self, number: int) -> SampleInfo:
         return SampleInfo(self, number)
@@ -94,13 +112,14 @@ class Calls:
         if torch is not None:
             torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
 
-    def surviving(self, samples: Sequence[Any]) -> list[Any]:
-        """`samples` without those that were dropped, and without what comes after a failure."""
-        stop = self.stop if self.failure is not None else len(samples)
+    def surviving(self, items: Sequence[Any]) -> Sequence[Any]:
+        """`items` without those of dropped samples, and without what comes after a failure."""
+        if self.failure is not None:
+            items = items[: self.stop]
         if not self.lost:
-            return list(samples[:stop])
+            return items
         lost = set(self.lost)
-        return [sample for number, sample in enumerate(samples[:stop]) if number not in lost]
+        return [item for number, item in enumerate(items) if number not in lost]
 
     # ------------------------------------------------------------------ calling
 
@@ -132,13 +151,15 @@ class Calls:
     ) -> list[Any]:
         """Sample by sample, with the time at which each call began on view."""
         out: list[Any] = []
+        timeout_s = self.step.op.timeout_s
+        assert timeout_s is not None
         self.task.begin(self, out)
         for number, sample in enumerate(samples):
             try:
                 condemned = self.task.condemned(self.step.number, self.places[number])
                 if condemned is not None:
                     raise condemned
-                self.task.call_began(self.step.op.timeout_s)
+                self.task.call_began(timeout_s)
                 try:
                     value = fn(sample) if extra is None else fn(sample, extra(number))
                 finally:
@@ -177,7 +198,7 @@ class Calls:
         op = self.step.op
         if not isinstance(exc, Skip):
             add_note(exc, op.label, op.where, index, self.task.worker_name)
-        record = ErrorRecord(op.label, index, self.epoch, exc, self.places[number])
+        record = ErrorRecord(op.label, index, self.epoch_of(number), exc, self.places[number])
         if skip:
             self.lost.append(number)
             self.losses.append(record)
@@ -200,9 +221,9 @@ class Calls:
                     result = fn(sample) if extra is None else fn(sample, extra(number))
                     out.append(await self._in_time(result))
                     break
-                except asyncio.CancelledError:
-                    raise
                 except BaseException as exc:
+                    if interrupted(exc):
+                        raise
                     verdict = decide(self.step.op.on_error, exc, attempt)
                     if verdict.action == "retry":
                         attempt += 1
@@ -225,3 +246,9 @@ class Calls:
             if perf_counter() - began < timeout_s:
                 raise
             raise StageTimeout(f"{self.step.op.label} did not return within {timeout_s:g} s") from exc
+
+
+def interrupted(exc: BaseException) -> bool:
+    """Whether the worker itself is being cancelled, and not something inside the user's coroutine."""
+    current = asyncio.current_task()
+    return isinstance(exc, asyncio.CancelledError) and current is not None and current.cancelling() > 0

@@ -68,7 +68,7 @@ class Ticket:
 class Chunk:
     """Samples with their places, what was lost on the way, and the failure that ends them, if any."""
 
-    samples: list[Any]
+    samples: Any
     places: Sequence[Place]
     failure: Failure | None = None
     losses: list[ErrorRecord] = field(default_factory=list)

@@ -13,6 +13,7 @@ import warnings
 import weakref
 from functools import partial
 from itertools import count
+from time import monotonic
 from typing import Any, Protocol
 
 from penstock.executors import find_executor
@@ -37,6 +38,12 @@ class Client(Protocol):
 
     def stage_runs(self, crew: Crew) -> list[StageRun]:
         """The stages that may have tickets for `crew`, the most urgent first."""
+
+    def wake_nested_reader(self) -> None:
+        """A worker has begun to wait in a pipeline of its own."""
+
+    def crew_closed(self) -> None:
+        """The crew has no workers any more."""
 
     def looked_through(self) -> bool:
         """None of them had a ticket. Looking may have brought something to light: then look again."""
@@ -83,6 +90,7 @@ class Crew:
                 self.idle.append(worker)
             return None
         job = found.take()
+        found.run.engine.spread()
         self.rouse()
         return job
 
@@ -101,10 +109,11 @@ class Crew:
             name = f"{self.name}.{self._started}"
             self.workers.append(self.executor.start(partial(self.work, self), name))
 
-    @property
-    def starved(self) -> bool:
-        """All workers are busy, and not all with work: some wait in a pipeline of their own."""
-        return not self.idle and len(self.workers) >= self.size and self.reading > 0
+    def needs_help(self, nested: Crew | None) -> bool:
+        """Whether a reader that is a worker of crew `nested` should run tickets meant for this crew."""
+        if nested is None or self.executor.asynchronous:
+            return False
+        return not self.idle and len(self.workers) >= self.size and (self is nested or self.reading > 0)
 
     def replace(self, worker: Worker) -> None:
         """`worker` is stuck in a call: another takes its place."""
@@ -122,13 +131,17 @@ class Crew:
         """Tell all workers to end; returns them. Safe inside a finalizer."""
         self.closed = True
         workers = list(self.workers)
+        for client in list(self.clients):
+            client.crew_closed()
         for worker in workers:
             worker.unpark()
+            worker.interrupt()
         return workers
 
     def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:
         """End all workers and wait for them; warn of those stuck in a call."""
-        stuck = [worker for worker in self.dismiss() if not worker.join(grace_s)]
+        deadline = monotonic() + grace_s
+        stuck = [worker for worker in self.dismiss() if not worker.join(max(deadline - monotonic(), 0))]
         self.executor.close()
         if stuck and not quiet:
             for worker in stuck:

@@ -11,10 +11,12 @@ import asyncio
 import atexit
 import os
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Coroutine
 from dataclasses import replace
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -29,6 +31,7 @@ from penstock.runtime.inlets import Pulled
 from penstock.runtime.program import Program
 from penstock.runtime.run import Run
 from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
+from penstock.runtime.task import Bench
 from penstock.runtime.worker import execute, work, work_async
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
@@ -49,15 +52,29 @@ class Reader:
         self.retired = False
         self.spot = new_spot("reader")
         self.waiting = False
+        #: the crew whose worker reads, if it is one
+        self.nested: Crew | None = None
+        #: until when it waits at the latest; a nearer deadline must wake it
+        self.until = -inf
+
+    def heed(self, deadline: float) -> None:
+        """A call has begun that must end by `deadline`."""
+        if deadline < self.until:
+            self.spot.unpark()
 
     def unpark(self) -> None:
         self.spot.unpark()
+
+    def frame(self) -> None:
+        return None
 
 
 class _Nested:
     """Keeps count of the workers that wait for a pipeline inside a function of another.
 
-    Their pool may have nobody left to run a ticket, and then readers help themselves.
+    Such a worker may be the only one that could make the batch it waits for, so its reader runs
+    tickets of its own loader: on its own crew when nobody is idle there, and on another crew when
+    workers of that one wait in the same way. A crew whose workers all work will come to the ticket.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -66,19 +83,18 @@ class _Nested:
         self.counted = False
 
     def __enter__(self) -> _Nested:
+        self.reader.nested = self.crew
         return self
 
     def waits(self) -> None:
+        """The worker has nothing to do but wait. Called under the lock."""
         crew = self.crew
         if crew is None or self.counted:
             return
         self.counted = True
         crew.reading += 1
         for client in crew.clients:
-            reader = getattr(client, "reader", None)
-            if reader is not None and reader.waiting and reader is not self.reader:
-                reader.waiting = False
-                reader.unpark()
+            client.wake_nested_reader()
 
     def works(self) -> None:
         if self.crew is not None and self.counted:
@@ -105,6 +121,9 @@ class Engine:
         self.memos: dict[Any, dict[str, Any]] = {}
         self.carried: dict[int, Any] = {}
         self.garbage: list[Any] = []
+        self.benches: dict[Any, Bench] = {}
+        #: a stage has taken chunks of another, so there is room again further up
+        self.freed = False
         #: what each busy worker has in hand
         self.tasks: dict[Any, Job] = {}
         self.reader = Reader()
@@ -127,7 +146,6 @@ class Engine:
     def _set_up(self, plan: Plan) -> None:
         self.plan = plan
         self.lanes = {}
-        now = perf_counter()
         for stage in plan.stages:
             crew = self.crews.get(stage.site.number)
             if crew is None:
@@ -137,7 +155,10 @@ class Engine:
                 step = stage.steps[stage.cache_step]
                 store = self.stores.setdefault(step.number, step.op.store())
             program = Program(stage, self.seed, one_by_one=self.budget.bounded, store=store)
-            self.lanes[stage.number] = Lane(stage, program, crew, self.budget, now)
+            if isinstance(stage.feed, Joined) and stage.feed.composite is None:
+                before = self.lanes[stage.feed.children[0].number].program
+                program.upstream_reading = before.reading or before.upstream_reading
+            self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter)
         self.all_lanes += self.lanes.values()
         self._has_inline = any(crew.executor.inline for crew in self.crews.values())
         self._forks = all(
@@ -163,14 +184,14 @@ class Engine:
                 if self not in crew.clients:
                     crew.clients.append(self)
             self._rouse()
-        garbage.clear()
+        discard(garbage)
         return run
 
     def leave(self, run: Run) -> None:
         """The epoch is over for the reader."""
         with LOCK:
             garbage = self._leave() if run is self.current else []
-        garbage.clear()
+        discard(garbage)
 
     def _leave(self) -> list[Any]:
         run, self.current = self.current, None
@@ -191,7 +212,7 @@ class Engine:
                 garbage += self.upcoming.cancel()
                 self.upcoming = None
             self._set_up(make_plan(self.flow, self.options))
-        garbage.clear()
+        discard(garbage)
         return self.enter(run.epoch, position)
 
     def stage_runs(self, crew: Crew) -> list[StageRun]:
@@ -201,10 +222,18 @@ class Engine:
             return self.upcoming.stage_runs(crew) if self.upcoming is not None else []
         found = run.stage_runs(crew)
         if self.upcoming is None:
-            if not self._forks or run.epoch >= self.last_epoch or not run.root.sourced_out:
+            if not self._may_fork() or run.epoch >= self.last_epoch or not run.root.sourced_out:
                 return found
             self.upcoming = Run(self, run.epoch + 1)
         return found + self.upcoming.stage_runs(crew)
+
+    def _may_fork(self) -> bool:
+        """Whether an epoch may be begun before the one before it is over."""
+        return self._forks and all(
+            feed.step is None or feed.step.op.settled(self.memos.get(feed.step.number, {}))
+            for stage in self.plan.stages
+            if isinstance(feed := stage.feed, Joined)
+        )
 
     # ------------------------------------------------------------------ what workers call
 
@@ -220,21 +249,32 @@ class Engine:
                 del self.tasks[worker]
             elif job.task is not None and job.task.abandoned:
                 return
-            lane.advance(perf_counter())
+            lane.advance()
             made = len(chunk.samples) if chunk is not None else 0
             lane.counters.samples += made
             units = max(job.expected, 1)
             lane.sizer.record(units if done else max(units // 4, 1), seconds)
             stage_run.put(job, chunk, done)
             self._after_change(lane.crew)
+        if stage_run.cancelled:
+            discard([job])
+
+    def dropped(self, job: Job, worker: Any) -> None:
+        """A worker gives a ticket back without having run it to its end."""
+        with LOCK:
+            self.tasks.pop(worker, None)
+            job.stage_run.lane.advance()
+            job.stage_run.again(job)
 
     def pulled(self, pull: Pull, pulled: Pulled) -> None:
         """A worker has had its turn at a stream."""
         with LOCK:
             lane = pull.stage_run.lane
-            lane.advance(perf_counter())
+            lane.advance()
             pull.stage_run.pulled(pulled)
             self._after_change(lane.crew)
+        if pull.stage_run.cancelled:
+            discard([pull.stage_run.inlet])
 
     def _after_change(self, own: Crew) -> None:
         for crew in self.crews.values():
@@ -249,14 +289,35 @@ class Engine:
         if run is not None and revealed:
             run.revealed = False
             self._rouse()
-        if self.reader.waiting and run is not None and (run.root.outlet.ready or run.root.over or self._has_inline):
+        if run is not None and (run.root.outlet.ready or run.root.over or self._has_inline):
+            self._wake_reader()
+        else:
+            self.wake_nested_reader()
+        return revealed
+
+    def _wake_reader(self) -> None:
+        if self.reader.waiting:
             self.reader.waiting = False
             self.reader.unpark()
-        return revealed
+
+    def wake_nested_reader(self) -> None:
+        """A reader inside another pipeline's function looks again whether it has to help itself."""
+        if self.reader.nested is not None:
+            self._wake_reader()
+
+    def crew_closed(self) -> None:
+        """A pool was closed under the loader."""
+        self._wake_reader()
 
     def _rouse(self) -> None:
         for crew in self.crews.values():
             crew.rouse()
+
+    def spread(self) -> None:
+        """Wake workers further up, where taking a ticket has made room."""
+        while self.freed:
+            self.freed = False
+            self._rouse()
 
     def pause(self, seconds: float) -> bool:
         """Wait before a retry; False when the loader is closing."""
@@ -267,9 +328,7 @@ class Engine:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         loop = self._loop
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _loop_runs():
             return loop.run_until_complete(coroutine)
         results: list[Any] = []
         beside = threading.Thread(target=lambda: results.append(loop.run_until_complete(coroutine)), daemon=True)
@@ -305,7 +364,7 @@ class Engine:
                     self.reader.waiting = found is None
                 if found is not None:
                     nested.works()
-                    self._execute_here(*found)
+                    execute(found[0], self.reader, inline=found[1])
                     continue
                 began = perf_counter() if began is None else began
                 self._wait(run, began, timeout_s)
@@ -313,39 +372,36 @@ class Engine:
             self.counters.wait_s += perf_counter() - began
         return chunk
 
-    def _own_job(self, run: Run) -> tuple[Job | Pull, Crew] | None:
-        """A ticket for the reader itself: where there are no workers, or all of them wait for readers."""
+    def _own_job(self, run: Run) -> tuple[Job | Pull, bool] | None:
+        """A ticket for the reader itself, and whether it is inline."""
         for crew in self.crews.values():
-            if crew.executor.inline or (crew.starved and not crew.executor.asynchronous):
-                for stage_run in run.stage_runs(crew):
-                    if stage_run.runnable():
-                        return stage_run.take(), crew
+            inline = crew.executor.inline
+            if not inline and not crew.needs_help(self.reader.nested):
+                continue
+            for stage_run in run.stage_runs(crew):
+                if stage_run.runnable():
+                    return stage_run.take(), inline
         return None
-
-    def _execute_here(self, job: Job | Pull, crew: Crew) -> None:
-        outer = getattr(HERE, "crew", None)
-        HERE.crew = crew
-        try:
-            execute(job, self.reader, inline=crew.executor.inline)
-        finally:
-            HERE.crew = outer
 
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
         """Park until something changes, a call runs out of time, or the batch does."""
-        now = perf_counter()
+        reader = self.reader
+        # Set before the deadlines are read: a call that begins meanwhile sees it, or is seen here.
+        reader.until = inf
         deadlines = [job.task.deadline for job in list(self.tasks.values()) if job.task.deadline is not None]
         batch = None if timeout_s is None else began + timeout_s
-        nearest = min([*deadlines, *([batch] if batch is not None else [])], default=None)
-        if self.reader.spot.park(None if nearest is None else nearest - now):
-            return
+        reader.until = min([*deadlines, *([batch] if batch is not None else [])], default=inf)
+        try:
+            if reader.spot.park(None if reader.until == inf else reader.until - perf_counter()):
+                return
+        finally:
+            reader.until = -inf
         now = perf_counter()
         for worker, job in list(self.tasks.items()):
             if job.task.deadline is not None and job.task.deadline <= now:
                 self._give_up(worker, job)
         if batch is not None and batch <= now:
-            raise StageTimeout(
-                f"no batch within {timeout_s:g} s; held up by {self._holding(run)}"
-            )
+            raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(run)}")
 
     def _give_up(self, worker: Any, job: Job) -> None:
         """A call is past its timeout. A thread cannot be killed: it is left, and its ticket begun again."""
@@ -357,7 +413,7 @@ class Engine:
             job.task.condemn()
             self.stuck += 1
             lane = job.stage_run.lane
-            lane.advance(perf_counter())
+            lane.advance()
             lane.crew.replace(worker)
             job.stage_run.again(job)
             self._rouse()
@@ -367,7 +423,12 @@ class Engine:
         held = []
         for worker, job in list(self.tasks.items()):
             if job.stage_run.run is run and job.number == job.stage_run.outlet.head:
-                held.append((job.stage_run.lane.stage.number, f"{job.task.describe()}, in worker {worker.name}"))
+                held.append(
+                    (
+                        job.stage_run.lane.stage.number,
+                        f"{job.task.describe(worker.frame())}, in worker {worker.name}",
+                    )
+                )
         if held:
             return min(held)[1]
         for stage_run in run.root.walk():
@@ -380,6 +441,8 @@ class Engine:
     def _check_open(self) -> None:
         if self.closed:
             raise PenstockError("the loader is closed; make a new one with pipeline.loader()")
+        if any(crew.closed for crew in self.crews.values()):
+            raise PenstockError("the pool that the loader runs on is closed; make a new pool and a new loader")
         if self._pid != os.getpid():
             raise PenstockError("the loader belongs to another process; make a new one after the fork")
 
@@ -412,7 +475,7 @@ class Engine:
                 crew.leave(self)
             self.reader.waiting = False
             self.reader.unpark()
-        garbage.clear()
+        discard(garbage)
         if not first and not self.crews:
             return
         crews, self.crews = self.crews, {}
@@ -424,6 +487,28 @@ class Engine:
             self._loop = None
 
 
+def discard(garbage: list[Any]) -> None:
+    """Close what is open in it and let go of it. Runs functions of the user's, so never under the lock."""
+    for item in garbage:
+        close = getattr(item, "close", None)
+        if close is None:
+            continue
+        try:
+            close()
+        except Exception as exc:
+            warnings.warn(f"closing an iterator raised {exc!r}", RuntimeWarning, stacklevel=2)
+    garbage.clear()
+
+
+def _loop_runs() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def _carries(feed: Any) -> bool:
     return isinstance(feed, Joined) and feed.step is not None and feed.step.op.carries
 
@@ -433,7 +518,7 @@ def _cancel_but(stage_run: StageRun, kept: set[int]) -> list[Any]:
     if id(stage_run) in kept:
         return []
     children = stage_run.children()
-    stage_run.children = lambda: []
+    stage_run.children = list
     garbage = stage_run.cancel()
     for child in children:
         garbage += _cancel_but(child, kept)

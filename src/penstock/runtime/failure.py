@@ -49,7 +49,10 @@ def decide(on_error: Any, exc: BaseException, attempt: int) -> Verdict:
 def add_note(exc: BaseException, label: str, where: str, index: Any, worker: str) -> None:
     """Say on the user's exception where in the pipeline it happened; the exception stays theirs."""
     place = f" at {where}" if where else ""
-    exc.add_note(f"in {label}{place}, sample {index}, worker {worker}")
+    try:
+        exc.add_note(f"in {label}{place}, sample {index}, worker {worker}")
+    except Exception:
+        return  # an exception that takes no notes (a frozen dataclass, say) goes without
 
 
 class ErrorLimit:

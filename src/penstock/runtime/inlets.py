@@ -7,9 +7,10 @@ everything else is bookkeeping.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from time import perf_counter
@@ -25,6 +26,10 @@ from penstock.sources.source import StreamSource
 __all__ = ["Inlet", "JoinedInlet", "PositionInlet", "Pulled", "Queue", "StreamInlet", "Upstream"]
 
 
+#: with so many samples left, nobody has to share yet
+_MANY = 1 << 40
+
+
 class Inlet(ABC):
     """Cuts the tickets of one stage in one epoch."""
 
@@ -37,6 +42,10 @@ class Inlet(ABC):
     @abstractmethod
     def available(self, most: int) -> int:
         """How many samples a ticket could have now, counting no further than `most`."""
+
+    def share(self, workers: int) -> int:
+        """The most units that one of so many workers should take, so that the others get some too."""
+        return sys.maxsize
 
     @abstractmethod
     def cut(self, count: int) -> Ticket:
@@ -77,6 +86,12 @@ class PositionInlet(Inlet):
         left = self.stop - self.next
         return int(min(most * self.unit, left))
 
+    def share(self, workers: int) -> int:
+        left = self.stop - self.next
+        if workers == 1 or left > _MANY:
+            return sys.maxsize
+        return max(-(-int(left) // (2 * workers * self.unit)), 1)
+
     def cut(self, count: int) -> Ticket:
         first = self.next
         self.next = first + count
@@ -112,6 +127,8 @@ class Queue:
         self.taken = 0
         self.failure: Failure | None = None
         self._parts: deque[tuple[list[Any], Sequence[Place]]] = deque()
+        #: where the first part begins, as far as it has not been taken
+        self._first = 0
 
     def add(self, samples: list[Any], places: Sequence[Place]) -> None:
         if samples:
@@ -124,12 +141,16 @@ class Queue:
         taken: list[tuple[list[Any], Sequence[Place]]] = []
         left = most
         while left and self._parts:
-            samples, places = self._parts.popleft()
-            if len(samples) > left:
-                self._parts.appendleft((samples[left:], places[left:]))
-                samples, places = samples[:left], places[:left]
-            left -= len(samples)
-            taken.append((samples, places))
+            samples, places = self._parts[0]
+            first, stop = self._first, min(self._first + left, len(samples))
+            left -= stop - first
+            if stop == len(samples):
+                self._parts.popleft()
+                self._first = 0
+            else:
+                self._first = stop
+            whole = first == 0 and stop == len(samples)
+            taken.append((samples, places) if whole else (samples[first:stop], places[first:stop]))
         self.count -= most - left
         self.taken += most - left
         if len(taken) == 1:
@@ -141,6 +162,7 @@ class Queue:
         if epoch <= self.epoch:
             self.taken = 0
         self._parts.clear()
+        self._first = 0
         self.count = 0
         self.ended = False
         self.failure = None
@@ -235,12 +257,15 @@ class StreamInlet(Inlet):
         self.pulling = False
         self.position = 0
         self._ready = Queue()
-        self._records: Iterator[Any] | None = None
+        self._records: Generator[Any, None, None] | None = None
         self._finished = False
         self._cautious = 0
 
     def available(self, most: int) -> int:
         return min(self._ready.count, most)
+
+    def share(self, workers: int) -> int:
+        return max(-(-self._ready.count // workers), 1)
 
     def cut(self, count: int) -> Ticket:
         samples, places = self._ready.take(count)
@@ -265,8 +290,7 @@ class StreamInlet(Inlet):
         began = perf_counter()
         try:
             if self._records is None:
-                shards = self.source.shards()
-                self._records = chain.from_iterable(self.source.open(shard, 0) for shard in shards)
+                self._records = self._read()
             for record in self._records:
                 records.append(record)
                 if len(records) >= most or perf_counter() - began > TARGET_S:
@@ -282,6 +306,10 @@ class StreamInlet(Inlet):
             self._cautious = 64
         return pulled
 
+    def _read(self) -> Generator[Any, None, None]:
+        for shard in self.source.shards():
+            yield from self.source.open(shard, 0)
+
     def pulled(self, pulled: Pulled) -> None:
         """What `pull` has read becomes available."""
         stop = self.position + len(pulled.records)
@@ -291,8 +319,8 @@ class StreamInlet(Inlet):
         self._finished = pulled.last
 
     def close(self) -> None:
-        records, self._records = self._records, None
-        self._finished = True
-        close = getattr(records, "close", None)
-        if close is not None and not self.pulling:
-            close()
+        """Close the stream's iterator, unless a worker has it in hand: it then closes it itself."""
+        records = self._records
+        if records is not None and not self.pulling:
+            self._records = None
+            records.close()

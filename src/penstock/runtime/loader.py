@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import Any, Generic, Self, TypeVar
 
 from penstock.errors import LengthUnknown, PlanError
-from penstock.executors.executor import Pool
+from penstock.executors import find_executor
+from penstock.executors.executor import Placement, Pool
 from penstock.plan.rules import Options, flow_length
 from penstock.provenance import root, weight
 from penstock.runtime.budget import parse_bytes
@@ -53,6 +54,9 @@ class Loader(Generic[T]):
         max_errors: float | None = None,
     ) -> None:
         _check(seed, epochs, timeout_s)
+        asked = Placement.of(on, workers, "loader()")
+        if asked is not None:
+            find_executor(asked.kind)
         self._timeout_s = timeout_s
         self._limit = ErrorLimit(max_errors)
         self._flow = flow
@@ -96,13 +100,13 @@ class Loader(Generic[T]):
                 samples = chunk.samples
                 samples.reverse()
                 while samples:
-                    now = perf_counter()
-                    engine.counters.running_s += now - resumed
-                    resumed = now
                     self._delivered += 1
                     yield samples.pop()
                     if iteration.ended:
                         return
+                now = perf_counter()
+                engine.counters.running_s += now - resumed
+                resumed = now
                 if failure is not None:
                     self._fail(iteration, failure)
                 if iteration.ended:
@@ -224,7 +228,6 @@ class Loader(Generic[T]):
     def stats(self) -> dict[str, float]:
         """Counters as a flat dict of numbers; see the page on stats for their names."""
         engine = self._engine
-        now = perf_counter()
         with LOCK:
             out: dict[str, float] = {
                 "samples": engine.counters.samples,
@@ -237,7 +240,7 @@ class Loader(Generic[T]):
             }
             for lane in engine.all_lanes:
                 if not engine.closed:
-                    lane.advance(now)
+                    lane.advance()
                 counters = lane.counters
                 name = f"stage.{lane.stage.label}"
                 for key, value in (

@@ -28,14 +28,15 @@ def peek(flow: Flow, n: int, index: int | None, epoch: int, every_op: bool) -> l
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise PlanError(f"peek(n) takes a number of samples, got {n!r}")
     if index is None and not every_op:
-        with Loader(flow, inline=True, epochs=epoch + 1) as loader:
+        loader: Loader[Any] = Loader(flow, inline=True, epochs=epoch + 1)
+        with loader:
             loader.set_epoch(epoch)
             return list(islice(iter(loader), n))
     engine = Engine(flow, Options(inline=True, wary=True), seed=0, memory=None)
     try:
         stage = engine.plan.stages[0]
         program = engine.lanes[stage.number].program
-        if program.reading is None:
+        if program.reading is None or flow.source is not program.reading.source:
             raise PlanError("peek(index=) and peek(every_op=) need a source that can be indexed")
         return _Peeking(engine, stage, program, epoch).samples(n, index, every_op)
     finally:
@@ -48,14 +49,17 @@ class _Peeking:
     def __init__(self, engine: Engine, stage: Stage, program: Program, epoch: int) -> None:
         self.stage = stage
         self.program = program
+        bench = Bench()
+        bench.bind(stage.steps)
         self.task = Task(
             epoch=epoch,
             seed=engine.seed,
-            bench=Bench(stage),
+            bench=bench,
             worker_name="reader",
-            index_of=lambda place: program.index_of(epoch, place),
+            program=program,
             pause=engine.pause,
             run_coroutine=engine.run_coroutine,
+            heed=engine.reader.heed,
             inline=True,
         )
 
@@ -67,11 +71,13 @@ class _Peeking:
         else:
             length = reading.length
             positions = list(range(n if not isinstance(length, int) else min(n, length)))
-        out = []
+        out: list[Any] = []
         for position in positions:
             trail = self._trail(position)
             out += [trail] if every_op else trail[-1][1]
-        return [[(label, value) for label, values in trail for value in values] for trail in out] if every_op else out
+        return (
+            [[(label, value) for label, values in trail for value in values] for trail in out] if every_op else out
+        )
 
     def _trail(self, position: int) -> list[tuple[str, list[Any]]]:
         """The sample after the source and after every op."""
@@ -106,4 +112,3 @@ class _Peeking:
 def _raise(chunk: Chunk) -> None:
     if chunk.failure is not None:
         raise chunk.failure.exception
-

@@ -8,9 +8,8 @@ within bounds, and how a ticket that turns out slow is cut short.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import compress, islice
-from time import perf_counter
+from collections.abc import Iterator, Sequence
+from itertools import compress, groupby
 from typing import Any
 
 import numpy as np
@@ -18,18 +17,19 @@ import numpy as np
 from penstock.errors import Skip
 from penstock.ops.op import Effect, Key
 from penstock.plan.plan import Indexed, Stage, Step
-from penstock.provenance import Place, chosen, extended, root
+from penstock.provenance import Place, chosen, origin, root
 from penstock.runtime.calls import Calls
 from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure, Ticket
-from penstock.runtime.failure import add_note, decide
+from penstock.runtime.expand import expanded
+from penstock.runtime.failure import add_note
+from penstock.runtime.fused import FusedMaps
 from penstock.runtime.reading import Reading
-from penstock.runtime.sizing import TARGET_S
 from penstock.runtime.task import Task
 
-__all__ = ["Program", "expansion_place", "finished"]
+__all__ = ["Program", "finished"]
 
 #: a ticket is run in so many slices, so that one that turns out slow can be cut short
-_SLICES = 4
+_SLICES = 2
 
 
 class Program:
@@ -38,18 +38,32 @@ class Program:
     def __init__(self, stage: Stage, seed: int, *, one_by_one: bool = False, store: Any = None) -> None:
         self.stage = stage
         self.steps = stage.steps
+        cached = stage.cache_step
+        self.parts = _parted(stage.steps if cached is None else stage.steps[cached + 1 :])
+        self.parts_before_cache = _parted(() if cached is None else stage.steps[:cached])
         #: slices of one unit, where the bytes of a chunk are bounded
         self.one_by_one = one_by_one
         self.store = store
         self.reading: Reading | None = None
+        #: the order in which the samples were read by an earlier stage, to name them by their number there
+        self.upstream_reading: Reading | None = None
         if isinstance(stage.feed, Indexed):
             orders = [(order, Key(seed, step.key)) for order, step in stage.feed.orders]
             self.reading = Reading(stage.feed.source, orders)
 
     def index_of(self, epoch: int, place: Place) -> int:
         """The number in its source of the sample at `place`."""
-        position = root(place)
-        return position if self.reading is None else self.reading.index(epoch, position)
+        epoch, position = origin(place, epoch)
+        reading = self.reading or self.upstream_reading
+        return position if reading is None else reading.index(epoch, position)
+
+    def epoch_of(self, step: Step, epoch: int, place: Place) -> int:
+        """The epoch that `step` is in at `place`: passes of a repeat behind it count as epochs."""
+        feed = self.stage.feed
+        if self.reading is None or not isinstance(feed, Indexed):
+            return epoch
+        before = sum(one.number < step.number for _, one in feed.orders)
+        return epoch if before == len(feed.orders) else self.reading.epoch_behind(before, epoch, root(place))
 
     # ------------------------------------------------------------------ the walk of a ticket
 
@@ -58,25 +72,9 @@ class Program:
         if ticket.losses or ticket.failure is not None:
             yield Chunk([], (), ticket.failure, ticket.losses)
         for chunk in self.slices(ticket, task):
-            skip = self.stage.cache_step
-            yield from self._through(0 if skip is None else skip + 1, chunk, task)
+            yield from _through(self, self.parts, chunk, task)
             if chunk.failure is not None:
                 return
-
-    def _through(self, at: int, chunk: Chunk, task: Task) -> Iterator[Chunk]:
-        """`chunk` through the steps from number `at` on."""
-        for number in range(at, len(self.steps)):
-            step = self.steps[number]
-            if step.op.effect is Effect.EXPANDS:
-                for part in self._expanded(step, chunk, task):
-                    yield from self._through(number + 1, part, task)
-                return
-            if step.op.effect is Effect.REGROUPS:
-                chunk = self._regrouped(step, chunk, task)
-            else:
-                chunk = applied(step, chunk, task)
-        if not chunk.blank:
-            yield chunk
 
     def read_one(self, position: int, task: Task) -> Chunk:
         """The sample at one position, straight from the source."""
@@ -85,7 +83,7 @@ class Program:
     def through_one(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
         """`chunk` through one step alone."""
         if step.op.effect is Effect.EXPANDS:
-            return self._expanded(step, chunk, task)
+            return self.expanded(step, chunk, task)
         return iter([applied(step, chunk, task)])
 
     # ------------------------------------------------------------------ reading
@@ -126,8 +124,8 @@ class Program:
             if self.stage.block_read:
                 return Chunk([reading.source.read_batch(indices)], [places])
             samples = reading.source.read(indices)
-            if len(samples) != len(indices):
-                raise IndexError(f"the source gave {len(samples)} samples for {len(indices)} indices")
+            if len(samples) != len(places):
+                raise IndexError(f"the source gave {len(samples)} samples for {len(places)} indices")
             return Chunk(samples, places)
         except BaseException as exc:
             if task.goes_through(exc):
@@ -174,31 +172,25 @@ class Program:
             kept.update(self._kept(missing, made, task))
         samples: list[Any] = []
         out: list[Place] = []
+        stop = root(failure.record.place) if failure is not None and failure.record is not None else None
         for place in places:
-            if place not in kept:
-                break  # the failure stands here
-            some, own = kept[place]
+            some, own = kept.get(place, ([], []))
             samples += some
             out += [_rooted(one, place) for one in own]
+            if place == stop:
+                break
         return Chunk(samples, out if len(out) != len(places) or out != list(places) else places, failure, losses)
 
     def _made(self, places: list[int], task: Task) -> Chunk:
         """Read and run what stands before the cache."""
         parts = []
-        for part in self._steps_before_cache(self._read_places(places, task), task):
+        for part in _through(self, self.parts_before_cache, self._read_places(places, task), task):
             parts.append(part)
             if part.failure is not None:
                 break
         return Chunk.join(parts) if parts else Chunk([], ())
 
-    def _steps_before_cache(self, chunk: Chunk, task: Task) -> Iterator[Chunk]:
-        before = Program.__new__(Program)
-        before.__dict__ = {**self.__dict__, "steps": self.steps[: self.stage.cache_step]}
-        return before._through(0, chunk, task)
-
-    def _kept(
-        self, places: list[int], made: Chunk, task: Task
-    ) -> dict[int, tuple[list[Any], list[Place]]]:
+    def _kept(self, places: list[int], made: Chunk, task: Task) -> dict[int, tuple[list[Any], list[Place]]]:
         by_root: dict[int, tuple[list[Any], list[Place]]] = {place: ([], []) for place in places}
         for sample, place in zip(made.samples, made.places, strict=True):
             samples, own = by_root[root(place)]
@@ -218,7 +210,7 @@ class Program:
 
     # ------------------------------------------------------------------ regrouping and expanding
 
-    def _regrouped(self, step: Step, chunk: Chunk, task: Task) -> Chunk:
+    def regrouped(self, step: Step, chunk: Chunk, task: Task) -> Chunk:
         """Groups of samples become one sample each."""
         if self.stage.block_read:
             if chunk.samples and not step.op.keeps_group(len(chunk.places[0])):
@@ -230,77 +222,50 @@ class Program:
         if chunk.losses:
             # A skipped sample would leave a hole in its batch. The plan had relied on there being none.
             return Chunk([], (), Failure(CountVaried(_first_place(chunk, task))))
-        groups, places = [], []
-        for start in range(0, len(chunk.samples), size):
-            group = chunk.samples[start : start + size]
-            if len(group) < size and chunk.failure is not None:
-                break  # the batch that the failed sample would have been in
-            if step.op.keeps_group(len(group)):
-                groups.append(group)
-                places.append(chunk.places[start : start + size])
+        starts = range(0, len(chunk.samples), size)
+        groups = [chunk.samples[start : start + size] for start in starts]
+        places: list[Place] = [chunk.places[start : start + size] for start in starts]
+        # A short group is the last of the epoch, or the one that the failed sample would have been in.
+        if groups and len(groups[-1]) < size and (chunk.failure or not step.op.keeps_group(len(groups[-1]))):
+            groups.pop()
+            places.pop()
         return applied(step, Chunk(groups, places, chunk.failure, final=chunk.final), task)
 
-    def _expanded(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
+    def expanded(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
         """The outputs of every sample in turn, in parts of about a millisecond."""
         calls = Calls(task, step, chunk.samples, chunk.places)
-        results = called(calls)
-        lost = set(calls.lost)
-        numbers = [number for number in range(len(chunk.samples)) if number not in lost]
-        samples: list[Any] = []
-        places: list[Place] = []
-        began = perf_counter()
-        for number, outputs in zip(numbers, results, strict=False):
-            sub = 0
-            place = chunk.places[number]
-            for value in _each_output(calls, number, outputs):
-                samples.append(value)
-                places.append(expansion_place(step, place, sub))
-                sub += 1
-                if self.one_by_one or perf_counter() - began > TARGET_S:
-                    yield Chunk(samples, places)
-                    samples, places = [], []
-                    began = perf_counter()
-            if calls.failure is not None:
-                break
-        failure = calls.failure or chunk.failure
-        yield Chunk(samples, places, failure, chunk.losses + calls.losses, final=chunk.final)
+        return expanded(calls, called(calls), chunk, self.one_by_one)
 
 
-def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
-    """What one call returned or yields, with a verdict on what goes wrong in the middle of it."""
-    done = attempt = 0
-    while True:
-        try:
-            if isinstance(outputs, AsyncIterator):
-                outputs = calls.task.run_coroutine(_drained(outputs))
-            if done:
-                outputs = islice(outputs, done, None)
-            for value in outputs:
-                yield value
-                done += 1
+Part = FusedMaps | Step
+
+
+def _parted(steps: Sequence[Step]) -> tuple[Part, ...]:
+    """Maps in a row as one part, every other step as its own."""
+    parts: list[Part] = []
+    for elementwise, some in groupby(steps, lambda step: step.op.elementwise):
+        run = list(some)
+        parts += [FusedMaps(run)] if elementwise else run
+    return tuple(parts)
+
+
+def _through(program: Program, parts: Sequence[Part], chunk: Chunk, task: Task) -> Iterator[Chunk]:
+    """`chunk` through some parts of a program."""
+    for number, part in enumerate(parts):
+        if isinstance(part, FusedMaps):
+            chunk = part.run(chunk, task) if chunk.samples else chunk
+        elif part.op.effect is Effect.EXPANDS:
+            for piece in program.expanded(part, chunk, task):
+                yield from _through(program, parts[number + 1 :], piece, task)
             return
-        except GeneratorExit:
-            raise
-        except BaseException as exc:
-            if calls.task.goes_through(exc):
-                raise
-            verdict = decide(calls.step.op.on_error, exc, attempt)
-            if verdict.action != "retry" or not calls.task.pause(verdict.after_s):
-                calls.dispose(number, exc, skip=verdict.action == "skip")
-                return
-            attempt += 1
-            outputs = calls.recall(number)
-
-
-async def _drained(outputs: AsyncIterator[Any]) -> list[Any]:
-    return [value async for value in outputs]
-
-
-def expansion_place(step: Step, place: Place, sub: int) -> Place:
-    """The place of output `sub` of the sample at `place`."""
-    if step.op.ungroups and isinstance(place, (range, list)) and sub < len(place):
-        return place[sub]
-    return extended(place, sub)
+        elif part.op.effect is Effect.REGROUPS:
+            chunk = program.regrouped(part, chunk, task)
+        else:
+            chunk = applied(part, chunk, task)
+    if not chunk.blank:
+        if type(chunk.samples) is not list:
+            chunk.samples = list(chunk.samples)
+        yield chunk
 
 
 def applied(step: Step, chunk: Chunk, task: Task) -> Chunk:
@@ -323,9 +288,10 @@ def applied(step: Step, chunk: Chunk, task: Task) -> Chunk:
 def called(calls: Calls) -> Any:
     """What the op's `run` returns, with coroutines run to their end."""
     op = calls.step.op
+    samples = calls.samples if type(calls.samples) is list else list(calls.samples)
     if op.asynchronous:
-        return calls.task.run_coroutine(op.run_async(list(calls.samples), calls))
-    return op.run(list(calls.samples), calls)
+        return calls.task.run_coroutine(op.run_async(samples, calls))
+    return op.run(samples, calls)
 
 
 def _applied_singly(step: Step, chunk: Chunk, task: Task) -> Chunk:
@@ -342,17 +308,13 @@ def _applied_singly(step: Step, chunk: Chunk, task: Task) -> Chunk:
 
 def finished(step: Step, chunk: Chunk, calls: Calls, out: Any) -> Chunk:
     """The chunk that an op has made of `chunk`."""
-    samples, places, failure = chunk.samples, chunk.places, chunk.failure
-    if calls.failure is not None:
-        samples, places, failure = samples[: calls.stop], places[: calls.stop], calls.failure
-    if calls.lost:
-        lost = set(calls.lost)
-        keep = [number not in lost for number in range(len(places))]
-        samples, places = list(compress(samples, keep)), chosen(places, keep)
+    places = calls.surviving(chunk.places)
+    failure = calls.failure or chunk.failure
     if len(out) != len(places):
         raise RuntimeError(f"{step.op.label} gave {len(out)} results for {len(places)} samples")
     losses = chunk.losses + calls.losses if calls.losses else chunk.losses
     if step.op.effect is Effect.SELECTS:
+        samples = calls.surviving(chunk.samples)
         return Chunk(list(compress(samples, out)), chosen(places, out), failure, losses, final=chunk.final)
     return Chunk(out if type(out) is list else list(out), places, failure, losses, final=chunk.final)
 

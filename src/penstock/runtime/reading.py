@@ -54,6 +54,20 @@ class Reading:
         """The source's index at one position."""
         return int(self.indices(epoch, position, position + 1)[0])
 
+    def epoch_behind(self, level: int, epoch: int, position: int) -> int:
+        """The epoch that ops between order `level` - 1 and order `level` are in, at `position` of `epoch`.
+
+        A pass of ``repeat`` counts as an epoch for what comes before it.
+        """
+        positions = np.array([position])
+        for number in range(len(self.orders) - 1, level - 1, -1):
+            order, key = self.orders[number]
+            n = self.lengths[number]
+            assert isinstance(n, int)
+            epochs, positions = order.trace(epoch, positions, n, key)
+            epoch = epochs if isinstance(epochs, int) else int(epochs[0])
+        return epoch
+
     def _block(self, epoch: int, block: int) -> Int64s:
         found = self._blocks.get((epoch, block))
         if found is None:

@@ -176,15 +176,18 @@ class Alternating(Outlet):
                 places.append(chunk.places[ticket.next])
                 ticket.next += 1
             if ticket.next >= len(chunk.samples):
-                losses += chunk.losses
-                failure = chunk.failure
-                took = bool(chunk.samples)
-                nbytes += chunk.nbytes
-                ticket.chunks.popleft()
-                ticket.next = 0
-                emptied += 1
-                if not took:
-                    continue
+                if chunk.samples and chunk.failure is not None:
+                    # The failure has a turn of its own, behind the last sample.
+                    chunk.samples, chunk.places, ticket.next = [], (), 0
+                else:
+                    failure = chunk.failure
+                    losses += chunk.losses
+                    nbytes += chunk.nbytes
+                    emptied += 1
+                    ticket.next = 0
+                    ticket.chunks.popleft()
+                    if not chunk.samples:
+                        continue
             self._turn = (self._turn + 1) % len(self._turns)
         self.held -= emptied
         if samples or losses or failure is not None:

@@ -112,7 +112,9 @@ class _Branch:
                 one.run = run
 
     def pop(self) -> Chunk | None:
-        return None if self.stage_run is None else self.stage_run.pop()
+        chunk = None if self.stage_run is None else self.stage_run.pop()
+        self.run.engine.freed |= chunk is not None
+        return chunk
 
     @property
     def over(self) -> bool:

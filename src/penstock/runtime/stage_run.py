@@ -28,7 +28,9 @@ __all__ = ["Job", "Lane", "Pull", "StageRun"]
 class Lane:
     """What a stage keeps from epoch to epoch: its program, its limits, its counters."""
 
-    def __init__(self, stage: Stage, program: Program, crew: Any, budget: Budget, now: float) -> None:
+    def __init__(
+        self, stage: Stage, program: Program, crew: Any, budget: Budget, clock: Callable[[], float]
+    ) -> None:
         self.stage = stage
         self.program = program
         self.crew = crew
@@ -36,7 +38,8 @@ class Lane:
         self.cap = stage.workers
         self.sizer = Sizer()
         self.estimate = Estimate()
-        self.counters = StageCounters(now)
+        self.clock = clock
+        self.counters = StageCounters(clock())
         #: tickets in workers' hands
         self.in_flight = 0
         #: tickets begun and not ended, in hand or paused
@@ -46,16 +49,21 @@ class Lane:
         self.held_samples = 0
         #: samples that open tickets will make, as far as can be foreseen
         self.expected = 0
-        self.benches: dict[Any, Any] = {}
 
-    def advance(self, now: float) -> None:
-        """Account for the time until `now`."""
+    def idle_for(self, room: bool) -> None:
+        """Idle slots wait for room from now on, or for input."""
+        if self.counters.blocked is not room:
+            self.advance()
+            self.counters.blocked = room
+
+    def advance(self) -> None:
+        """Account for the time until now."""
         stage = self.stage
         if stage.bound_samples is not None:
             fill = self.held_samples / stage.bound_samples
         else:
             fill = self.held / stage.bound_tickets
-        self.counters.advance(now, max(self.cap - self.in_flight, 0), self.in_flight, min(fill, 1.0))
+        self.counters.advance(self.clock(), max(self.cap - self.in_flight, 0), self.in_flight, min(fill, 1.0))
 
 
 class Job:
@@ -78,6 +86,13 @@ class Job:
         #: samples to drop because they were handed in before the ticket was begun again
         self.skip = 0
 
+    def close(self) -> None:
+        """End the generator of its chunks, and with it the user's generators inside."""
+        close = getattr(self.chunks, "close", None)
+        self.chunks = None
+        if close is not None:
+            close()
+
     def __lt__(self, other: Job) -> bool:
         return self.number < other.number
 
@@ -95,9 +110,7 @@ class Pull:
 class StageRun:
     """One stage in one epoch."""
 
-    def __init__(
-        self, run: Any, lane: Lane, inlet: Inlet, children: Callable[[], list[StageRun]]
-    ) -> None:
+    def __init__(self, run: Any, lane: Lane, inlet: Inlet, children: Callable[[], list[StageRun]]) -> None:
         #: the epoch it belongs to
         self.run = run
         self.lane = lane
@@ -129,7 +142,6 @@ class StageRun:
         self._decided = None
         if self.cancelled or lane.in_flight >= lane.cap:
             return False
-        lane.counters.blocked = False
         if self._paused:
             job = self._resumable()
             if job is not None:
@@ -139,14 +151,17 @@ class StageRun:
             return False
         units = self._room()
         if not units:
-            lane.counters.blocked = True
+            lane.idle_for(room=True)
             return False
-        return self._has_input(units)
+        if self._has_input(units):
+            return True
+        lane.idle_for(room=False)
+        return False
 
     def _has_input(self, units: int) -> bool:
         lane, inlet = self.lane, self.inlet
         size = 1 if lane.stage.interleave > 1 else min(units, lane.sizer.size)
-        count = inlet.available(size)
+        count = min(inlet.available(size), inlet.share(lane.cap) * lane.stage.unit)
         if count:
             self._decided = lambda: self._begun(inlet.cut(count), -(-count // lane.stage.unit))
             return True
@@ -157,13 +172,24 @@ class StageRun:
             self._decided = self._tail
             return True
         if isinstance(inlet, StreamInlet) and inlet.wants_pull:
-            self._decided = lambda: self._pulling(inlet, size)
+            self._decided = lambda: self._pulling(inlet, min(units, size * lane.cap))
             return True
         return False
 
     def _is_head(self, number: int) -> bool:
-        """The stream waits for this very ticket, and the epoch is being read."""
-        return number == self.outlet.head and not self.outlet.ready and self.run.current
+        """The stream waits for this ticket, or for one behind it, and the epoch is being read."""
+        return number <= self.outlet.head and not self.outlet.ready and self.run.current
+
+    @property
+    def _filled(self) -> tuple[int, int]:
+        """Tickets and samples that take up room.
+
+        The epoch being read counts its own; one begun early counts all, and so has what is left.
+        """
+        lane = self.lane
+        if self.run.current:
+            return self.outlet.held + self.open, self._held_samples + self._expected
+        return lane.held + lane.open, lane.held_samples + lane.expected
 
     def _room(self) -> int:
         """How many units a new ticket may have."""
@@ -171,19 +197,20 @@ class StageRun:
         head = self._is_head(self.issued)
         if not lane.budget.admits(lane.estimate.nbytes, head):
             return 0
+        tickets, samples = self._filled
         if stage.bound_samples is not None:
-            left = stage.bound_samples - lane.held_samples - lane.expected
-            return max(left, 1 if head else 0)
-        return lane.sizer.size if head or lane.held + lane.open < stage.bound_tickets else 0
+            return max(stage.bound_samples - samples, 1 if head else 0)
+        return lane.sizer.size if head or tickets < stage.bound_tickets else 0
 
     def _resumable(self) -> Job | None:
         lane, stage = self.lane, self.lane.stage
         for job in self._paused:
             if self._is_head(job.number):
                 return job
-        full = lane.held >= stage.bound_tickets
+        tickets, samples = self._filled
+        full = tickets - self.open >= stage.bound_tickets
         if stage.bound_samples is not None:
-            full = lane.held_samples >= stage.bound_samples
+            full = samples - self._expected >= stage.bound_samples
         if full or not lane.budget.admits(lane.estimate.nbytes, False):
             return None
         return self._paused[0]
@@ -194,6 +221,7 @@ class StageRun:
         """What `runnable` has found."""
         assert self._decided is not None
         decided, self._decided = self._decided, None
+        self.lane.advance()
         self.lane.in_flight += 1
         return decided()
 
@@ -241,9 +269,7 @@ class StageRun:
         assert isinstance(inlet, StreamInlet)
         self.lane.in_flight -= 1
         inlet.pulling = False
-        if self.cancelled:
-            inlet.close()
-        else:
+        if not self.cancelled:
             inlet.pulled(pulled)
 
     def put(self, job: Job, chunk: Chunk | None, done: bool) -> None:
@@ -332,12 +358,13 @@ class StageRun:
             yield from child.walk()
 
     def cancel(self) -> list[Any]:
-        """Stop: nothing is issued any more. Returns what is to be let go of outside the lock."""
+        """Stop: nothing is issued any more. Returns what is to be closed and let go of outside the lock."""
         if self.cancelled:
             return []
         self.cancelled = True
         lane = self.lane
-        garbage: list[Any] = [self._paused, self.outlet, self.inlet]
+        garbage: list[Any] = [*self._paused, self.outlet, self.inlet]
+        self._decided = None
         lane.open -= self.open
         lane.expected -= self._expected
         lane.held -= self.outlet.held

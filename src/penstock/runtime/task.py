@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StageTimeout
 from penstock.ops.op import Key
-from penstock.plan.plan import Stage, Step
+from penstock.plan.plan import Step
 from penstock.provenance import Place
 from penstock.randomness import Draws
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from penstock.runtime.calls import Calls
+    from penstock.runtime.fused import FusedMaps
+    from penstock.runtime.program import Program
 
 __all__ = ["Abandoned", "Bench", "Task"]
 
@@ -23,11 +27,17 @@ class Abandoned(BaseException):
 
 
 class Bench:
-    """What one worker keeps for one stage: its own functions and its own generator."""
+    """What one worker keeps for one loader: its own functions and its own generator."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.bound: dict[int, Any] = {step.number: step.op.bind() for step in stage.steps}
+    def __init__(self) -> None:
+        self.bound: dict[int, Any] = {}
         self.draws = Draws()
+
+    def bind(self, steps: Sequence[Step]) -> None:
+        """Make the functions of `steps`, those that this worker has not made before."""
+        for step in steps:
+            if step.number not in self.bound:
+                self.bound[step.number] = step.op.bind()
 
 
 class Task:
@@ -40,34 +50,42 @@ class Task:
         seed: int,
         bench: Bench,
         worker_name: str,
-        index_of: Callable[[Place], int],
+        program: Program,
         pause: Callable[[float], bool],
         run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any],
+        heed: Callable[[float], None],
         inline: bool = False,
     ) -> None:
         self.epoch = epoch
         self.seed = seed
         self.bench = bench
         self.worker_name = worker_name
-        self.index_of = index_of
+        self.program = program
         #: wait before a retry; False when the loader is closing
         self.pause = pause
         #: runs a coroutine to its end, where there is no event loop
         self.run_coroutine = run_coroutine
+        #: tells whoever waits of a new deadline
+        self.heed = heed
         self.inline = inline
         self.abandoned = False
         self.deadline: float | None = None
         self._timeouts: dict[tuple[int, Place], StageTimeout] = {}
         self._calls: Calls | None = None
+        self._fused: FusedMaps | None = None
         self._out: list[Any] = []
         self._reading: tuple[str, Sequence[Place]] = ("nothing yet", ())
+
+    def index_of(self, place: Place) -> int:
+        """The number in its source of the sample at `place`."""
+        return self.program.index_of(self.epoch, place)
 
     def key(self, step: Step) -> Key:
         return Key(self.seed, step.key)
 
-    def begin(self, calls: Calls, out: list[Any]) -> None:
+    def begin(self, calls: Calls, out: list[Any], fused: FusedMaps | None = None) -> None:
         """An op begins; `out` grows with every call, and so says which sample is in hand."""
-        self._calls, self._out = calls, out
+        self._calls, self._out, self._fused = calls, out, fused
 
     def begin_read(self, label: str, places: Sequence[Place]) -> None:
         """A read begins."""
@@ -76,6 +94,7 @@ class Task:
 
     def call_began(self, timeout_s: float) -> None:
         self.deadline = perf_counter() + timeout_s
+        self.heed(self.deadline)
 
     def call_ended(self) -> None:
         self.deadline = None
@@ -95,7 +114,7 @@ class Task:
         calls = self._calls
         if calls is None:
             return
-        number = self._number(calls)
+        number = self.number_in_hand
         timeout_s = calls.step.op.timeout_s
         self._timeouts[calls.step.number, calls.places[number]] = StageTimeout(
             f"{calls.step.op.label} did not return within {timeout_s:g} s"
@@ -105,15 +124,18 @@ class Task:
         """Go on where an abandoned task left off."""
         self._timeouts = other._timeouts
 
-    def _number(self, calls: Calls) -> int:
-        return min(len(self._out) + len(calls.lost), len(calls.places) - 1)
+    @property
+    def number_in_hand(self) -> int:
+        """Which sample of its chunk is being worked on."""
+        calls = self._calls
+        return 0 if calls is None else min(len(self._out) + len(calls.lost), len(calls.places) - 1)
 
-    def describe(self) -> str:
-        """The op and the sample in hand."""
+    def describe(self, frame: FrameType | None = None) -> str:
+        """The op and the sample in hand; `frame` is where the worker stands."""
         calls = self._calls
         if calls is None:
             label, places = self._reading
             return f"{label}, sample {self.index_of(places[0])}" if places else label
-        op = calls.step.op
+        op = (calls.step if self._fused is None else self._fused.step_in(frame)).op
         place = f" at {op.where}" if op.where else ""
-        return f"{op.label}{place}, sample {calls.index(self._number(calls))}"
+        return f"{op.label}{place}, sample {calls.index(self.number_in_hand)}"

@@ -6,11 +6,11 @@ All of them wait only where they park, and only for a runnable ticket.
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 from time import perf_counter
 from typing import Any
 
-from penstock.errors import PlanError
+from penstock.runtime.calls import interrupted
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
 from penstock.runtime.crew import HERE, LOCK, Crew
 from penstock.runtime.program_async import chunks_async
@@ -84,7 +84,7 @@ def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
         return
     except BaseException as exc:
         if inline and isinstance(exc, KeyboardInterrupt):
-            run.engine.tasks.pop(worker, None)
+            run.engine.dropped(job, worker)
             raise
         parts.append(_broken(job, exc))
         done = True
@@ -107,9 +107,9 @@ async def _execute_async(job: Job, worker: Any) -> None:
                 break
         else:
             done = True
-    except asyncio.CancelledError:
-        raise
     except BaseException as exc:
+        if interrupted(exc):
+            raise
         parts.append(_broken(job, exc))
         done = True
     run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began)
@@ -118,18 +118,18 @@ async def _execute_async(job: Job, worker: Any) -> None:
 def _task(job: Job, worker: Any, inline: bool) -> Task:
     """What the calls of `job` need to know, with the worker's own functions made if this is its first."""
     lane, run = job.stage_run.lane, job.stage_run.run
-    bench = lane.benches.get(worker)
-    if bench is None:
-        bench = lane.benches[worker] = Bench(lane.stage)
+    bench = run.engine.benches.setdefault(worker, Bench())
+    bench.bind(lane.stage.steps)
     epoch = job.stage_run.inlet.epoch
     task = Task(
         epoch=epoch,
         seed=run.engine.seed,
         bench=bench,
         worker_name=worker.name,
-        index_of=lambda place: lane.program.index_of(epoch, place),
+        program=lane.program,
         pause=run.engine.pause,
         run_coroutine=run.engine.run_coroutine,
+        heed=run.engine.reader.heed,
         inline=inline,
     )
     if job.task is not None:
@@ -141,7 +141,8 @@ def _task(job: Job, worker: Any, inline: bool) -> Task:
 def _broken(job: Job, exc: BaseException) -> Chunk:
     """What went wrong outside of any single call: a factory of per_worker, or a fault of an op."""
     stage = job.stage_run.lane.stage
-    exc.add_note(f"in stage {stage.number} ({stage.label})")
+    with contextlib.suppress(AttributeError, TypeError):  # some exceptions take no notes
+        exc.add_note(f"in stage {stage.number} ({stage.label})")
     record = ErrorRecord(stage.label, job.ticket.first, job.stage_run.inlet.epoch, exc, job.ticket.first)
     if isinstance(exc, StopIteration):
         exc = RuntimeError("StopIteration in a worker")

@@ -83,6 +83,9 @@ class ArraySource(IndexedSource):
     def read_batch(self, indices: Indices) -> Any:
         indices = picked(indices, self.subset)
         blocks = [column.block(indices) for column in self.columns]
+        for number, block in enumerate(blocks):
+            if len(block) != len(indices):
+                raise IndexError(f"{self._name(number)} gave {len(block)} rows for {len(indices)} indices")
         if self.names is not None:
             batch = dict(zip(self.names, blocks, strict=True))
             return {**batch, "index": np.array(indices)} if self.with_index else batch
@@ -103,6 +106,8 @@ class _Column:
             raise PlanError(f"from_arrays: {name} needs len() and [], got {type(array).__name__}")
         if isinstance(array, (Mapping, str, bytes)):
             raise PlanError(f"from_arrays: {name} is a {type(array).__name__}, which is not an array of rows")
+        if hasattr(array, "detach") and hasattr(array, "numpy"):
+            array = array.detach().cpu().numpy()  # a torch tensor: the same memory as an array
         self.array = array
         self.listed = isinstance(array, (list, tuple, range))
         self.dense = not self.listed and hasattr(array, "shape") and hasattr(array, "dtype")
@@ -130,6 +135,7 @@ class _Column:
         if isinstance(array, np.ndarray):
             # A slice is a view into the user's array, so it is copied; an index array makes a copy itself.
             return array[indices.start : indices.stop].copy() if isinstance(indices, range) else array[indices]
+        rows: Any
         if self.listed:
             rows = [array[number] for number in _numbers(indices)]
         elif self.dense:

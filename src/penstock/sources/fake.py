@@ -40,9 +40,7 @@ class FakeSource(IndexedSource):
         if self.constant:
             return [self._still] * len(indices)
         draws, key = Draws(), derive("fake")
-        return [
-            _filled(self.spec, _Noise(draws.at(key, int(index)))) for index in indices
-        ]
+        return [_filled(self.spec, _Noise(draws.at(key, int(index)))) for index in indices]
 
 
 def _read_only(array: Any) -> Any:
@@ -79,7 +77,9 @@ def _filled(spec: Any, make: Any) -> Any:
         try:
             dtype = np.dtype(spec[1])
         except TypeError as exc:
-            raise PlanError(f"fake: {spec[1]!r} is not a dtype; write (shape, dtype), as in ((3,), 'float32')") from exc
+            raise PlanError(
+                f"fake: {spec[1]!r} is not a dtype; write (shape, dtype), as in ((3,), 'float32')"
+            ) from exc
         if dtype.kind not in "biuf":
             raise PlanError(f"fake makes numbers and bools, not {dtype}")
         return make(tuple(spec[0]), dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -20,6 +21,10 @@ class IterableSource(StreamSource):
     verb = "from_iterable"
 
     def __init__(self, factory: Any) -> None:
+        self.factory = factory
+        self._last: Any = None
+        if isinstance(factory, type):
+            return  # a class makes an iterable when it is called, whatever its instances can do
         if hasattr(factory, "__next__"):
             raise PlanError(
                 f"from_iterable got a {type(factory).__name__}, which can be iterated only once and would be "
@@ -34,12 +39,12 @@ class IterableSource(StreamSource):
             raise PlanError(
                 f"from_iterable needs an iterable or a function that makes one, got {type(factory).__name__}"
             )
-        self.factory = factory
-        self._last: Any = None
 
     @property
     def iterates_itself(self) -> bool:
         """An object with `__iter__` is iterated, even if it can be called too."""
+        if isinstance(self.factory, type):
+            return False
         return hasattr(self.factory, "__iter__") or not callable(self.factory)
 
     @property
@@ -59,12 +64,12 @@ class IterableSource(StreamSource):
             exc.add_note(f"{self.label} must give an iterable, got {type(made).__name__}")
             raise
         if iterator is made:
-            if made is self._last:
+            if made is _strong(self._last):
                 raise PlanError(
                     f"{self.label} gave the same {type(made).__name__} again, which is spent after one epoch; "
                     "make a new one in every call"
                 )
-            self._last = made
+            self._last = _weak(made)
         return islice(iterator, skip, None) if skip else iterator
 
     def length(self) -> Length:
@@ -74,3 +79,15 @@ class IterableSource(StreamSource):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
+
+
+def _weak(iterator: Any) -> Any:
+    """A reference that does not keep a generator, and what it has open, alive."""
+    try:
+        return weakref.ref(iterator)
+    except TypeError:
+        return iterator
+
+
+def _strong(reference: Any) -> Any:
+    return reference() if isinstance(reference, weakref.ref) else reference

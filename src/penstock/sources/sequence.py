@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,18 +48,19 @@ class SequenceSource(IndexedSource):
     def __len__(self) -> int:
         return len(self.dataset) if self.subset is None else len(self.subset)
 
-    def read(self, indices: Indices) -> list[Any]:
+    def read(self, indices: Indices) -> Sequence[Any]:
         indices = picked(indices, self.subset)
         samples = self._items(indices)
         if self.with_index:
             return list(zip(indices if isinstance(indices, range) else indices.tolist(), samples, strict=True))
         return samples
 
-    def _items(self, indices: Indices) -> list[Any]:
+    def _items(self, indices: Indices) -> Sequence[Any]:
         dataset = self.dataset
         if isinstance(indices, range):
             if type(dataset) in _SLICED and indices.step == 1:
-                return list(dataset[indices.start : indices.stop])
+                part: Sequence[Any] = dataset[indices.start : indices.stop]
+                return part
             numbers: Any = indices
         else:
             numbers = indices.tolist()

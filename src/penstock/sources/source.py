@@ -54,8 +54,8 @@ class IndexedSource(Source):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def read(self, indices: Indices) -> list[Any]:
-        """The samples at `indices`, in that order."""
+    def read(self, indices: Indices) -> Sequence[Any]:
+        """The samples at `indices`, in that order. What is returned is not changed."""
 
     def read_batch(self, indices: Indices) -> Any:
         """The samples at `indices` as one batch, where the source can do better than sample by sample."""

@@ -23,7 +23,7 @@ Pixels = npt.NDArray[np.uint8]
 try:
     from PIL import Image
 except ImportError:  # said by make_photos, the first thing the demo calls
-    Image = None  # type: ignore[assignment]
+    Image = None
 
 
 def make_photos(folder: Path, count: int) -> list[str]:

@@ -1,0 +1,88 @@
+"""What tests of ops and sources share: the layouts in which a pipeline must deliver the same stream."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from penstock import Pipeline
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to run a pipeline: how its op is placed, and how its loader is made."""
+
+    label: str
+    place: dict[str, Any] = field(default_factory=dict)
+    loader: dict[str, Any] = field(default_factory=dict)
+    asynchronous: bool = False
+
+    def fn(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` as this layout calls it."""
+        return awaited(function) if self.asynchronous else function
+
+    def epochs(self, pipeline: Pipeline[Any], n: int, seed: int = 0) -> list[list[Any]]:
+        """The samples of the first `n` epochs."""
+        with pipeline.loader(seed=seed, epochs=n, **self.loader) as loader:
+            return [list(samples) for _, samples in loader.epochs(n)]
+
+    def run(self, pipeline: Pipeline[Any], seed: int = 0) -> list[Any]:
+        """The samples of one epoch."""
+        return self.epochs(pipeline, 1, seed)[0]
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as a coroutine function."""
+
+    async def call(*args: Any) -> Any:
+        return function(*args)
+
+    call.__name__ = function.__name__
+    return call
+
+
+INLINE = Layout("inline", loader={"inline": True})
+BACKGROUND = Layout("background")
+ONE, TWO, SEVEN = (Layout(f"{n}-workers", place={"workers": n}) for n in (1, 2, 7))
+DEFAULTED = Layout("loader-3-workers", loader={"workers": 3})
+ASYNC = Layout("async", place={"workers": 3}, asynchronous=True)
+
+PLAIN = [INLINE, BACKGROUND, ONE, TWO, SEVEN, DEFAULTED]
+
+#: a test with a `layout` argument, once per layout
+any_layout = pytest.mark.parametrize("layout", [*PLAIN, ASYNC], ids=str)
+#: the same without coroutines, for ops that take no function
+any_threads = pytest.mark.parametrize("layout", PLAIN, ids=str)
+#: a small choice, where one of each kind is enough
+few_layouts = pytest.mark.parametrize("layout", [INLINE, BACKGROUND, SEVEN], ids=str)
+
+
+def plain(tree: Any) -> Any:
+    """Arrays as lists, so that batches can be compared."""
+    if hasattr(tree, "tolist"):
+        return tree.tolist()
+    if isinstance(tree, dict):
+        return {name: plain(value) for name, value in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map(plain, tree)) if not hasattr(tree, "_fields") else type(tree)(*map(plain, tree))
+    return tree
+
+
+def until_error(samples: Any, kind: type[BaseException]) -> tuple[list[Any], BaseException]:
+    """What comes before the exception of that kind, and the exception."""
+    seen: list[Any] = []
+    with pytest.raises(kind) as caught:
+        for sample in samples:
+            seen.append(sample)
+    return seen, caught.value
+
+
+def drop(value: Any, *, when: Callable[[Any], bool], why: BaseException) -> Any:
+    """`value`, unless it is one of those for which `why` is raised."""
+    if when(value):
+        raise why
+    return value

@@ -1,0 +1,124 @@
+"""What several tests of the runtime need: layouts, staged functions, children with a terminal."""
+
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import penstock as ps
+from penstock.plan.rules import Options, make_plan
+
+#: an upper bound for anything that is expected at once
+SOON_S = 20.0
+
+#: where a plain function can run: what to give to map()
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "background": {},
+    "inline": {"on": "inline"},
+    "one thread": {"workers": 1},
+    "four threads": {"workers": 4},
+    "pool": {"on": "pool"},
+}
+
+
+def placed(layout: str) -> dict[str, Any]:
+    """The placement of a layout; a pool is made anew each time."""
+    place = dict(LAYOUTS[layout])
+    if place.get("on") == "pool":
+        place["on"] = ps.Threads(2)
+    return place
+
+
+def await_event(event: threading.Event, what: str = "the event") -> None:
+    """Wait for what must happen, and say so if it does not."""
+    assert event.wait(SOON_S), f"{what} did not come"
+
+
+class Gate:
+    """A function that stops at chosen samples until it is told to go on."""
+
+    def __init__(self, *stops: Any) -> None:
+        self.reached = {stop: threading.Event() for stop in stops}
+        self.open = {stop: threading.Event() for stop in stops}
+
+    def __call__(self, sample: Any) -> Any:
+        if sample in self.reached:
+            self.reached[sample].set()
+            await_event(self.open[sample], f"leave for sample {sample}")
+        return sample
+
+    def await_reached(self, stop: Any) -> None:
+        await_event(self.reached[stop], f"sample {stop}")
+
+    def release(self) -> None:
+        for event in self.open.values():
+            event.set()
+
+
+class Peak:
+    """Counts how many are inside at once."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside = self.most = self.calls = 0
+
+    def __enter__(self) -> None:
+        with self.lock:
+            self.inside += 1
+            self.calls += 1
+            self.most = max(self.most, self.inside)
+
+    def __exit__(self, *exc: object) -> None:
+        with self.lock:
+            self.inside -= 1
+
+
+def fail_at(*bad: Any, error: Callable[[str], BaseException] = ValueError) -> Callable[[Any], Any]:
+    """A function that fails for these samples."""
+
+    def sometimes(sample: Any) -> Any:
+        if sample in bad:
+            raise error(f"bad {sample}")
+        return sample
+
+    return sometimes
+
+
+def until_error(stream: Any) -> tuple[list[Any], BaseException | None]:
+    """What a stream delivers, and the exception that ends it."""
+    got: list[Any] = []
+    try:
+        for sample in stream:
+            got.append(sample)
+    except BaseException as exc:
+        return got, exc
+    return got, None
+
+
+def in_thread(fn: Callable[[], Any]) -> Any:
+    """What `fn` returns when another thread calls it, within a bounded time."""
+    box: list[Any] = []
+    thread = threading.Thread(target=lambda: box.append(fn()), daemon=True)
+    thread.start()
+    thread.join(SOON_S)
+    assert not thread.is_alive(), "the call hangs"
+    assert box, "the call failed; see the thread's traceback"
+    return box[0]
+
+
+def run_script(code: str, timeout_s: float = SOON_S) -> subprocess.CompletedProcess[str]:
+    """A script of its own, in an interpreter of its own, where warnings are errors."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def plan_of(pipeline: Any, **options: Any) -> Any:
+    """The plan of a pipeline under these options of the loader."""
+    return make_plan(pipeline, Options(**options))

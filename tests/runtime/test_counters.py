@@ -1,0 +1,54 @@
+"""Where the time of a stage goes, as numbers."""
+
+import random
+
+import pytest
+
+from penstock.stats.counters import ReaderCounters, StageCounters
+
+
+def test_time_goes_to_the_state_the_slots_were_in():
+    counters = StageCounters(now=100.0)
+    counters.advance(101.0, idle=3, working=1, fill=0.0)
+    counters.blocked = True
+    counters.advance(103.0, idle=2, working=2, fill=1.0)
+    assert (counters.working_s, counters.waiting_input_s, counters.waiting_room_s) == (5.0, 3.0, 4.0)
+
+
+def test_time_that_does_not_pass_is_not_counted():
+    counters = StageCounters(now=10.0)
+    counters.advance(10.0, 1, 1, 1.0)
+    counters.advance(9.0, 1, 1, 1.0)
+    counters.advance(11.0, 0, 1, 0.0)
+    assert counters.working_s == 1.0
+
+
+def test_occupancy_is_the_mean_fill_over_time():
+    counters = StageCounters(now=0.0)
+    assert counters.occupancy == 0.0
+    counters.advance(3.0, 0, 1, fill=1.0)
+    counters.advance(4.0, 0, 1, fill=0.0)
+    assert counters.occupancy == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_accounts_of_all_slots_add_up_to_the_time_that_passed(seed):
+    rng = random.Random(seed)
+    counters, now, workers = StageCounters(now=0.0), 0.0, 4
+    for _ in range(200):
+        now += rng.random()
+        working = rng.randint(0, workers)
+        counters.blocked = rng.random() < 0.5
+        counters.advance(now, workers - working, working, rng.random())
+    total = counters.working_s + counters.waiting_input_s + counters.waiting_room_s
+    assert total == pytest.approx(workers * now)
+    assert 0 <= counters.occupancy <= 1
+
+
+def test_the_wait_share_is_waiting_over_running_and_never_above_one():
+    counters = ReaderCounters()
+    assert counters.wait_share == 0.0
+    counters.wait_s, counters.running_s = 1.0, 4.0
+    assert counters.wait_share == 0.25
+    counters.wait_s = 5.0
+    assert counters.wait_share == 1.0

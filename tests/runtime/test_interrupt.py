@@ -1,0 +1,142 @@
+"""Ctrl-C typed in a terminal reaches the training loop, and the process ends."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+import penstock as ps
+from tests.runtime.helpers import SOON_S
+
+# The child makes the terminal its own, so that what is typed there is a signal for it.
+PRELUDE = """
+import asyncio, fcntl, itertools, sys, termios, threading
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+import penstock as ps
+
+def f(sample):
+    return sample
+
+async def fetch(sample):
+    return sample
+
+def said(sample):
+    "Says that it was called, and never returns."
+    print("ready", flush=True)
+    threading.Event().wait()
+
+async def said_async(sample):
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+def train(batches):
+    try:
+        for number, batch in enumerate(batches):
+            if number == 3:
+                print("ready", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        raise
+"""
+
+ENDLESS = "ps.from_iterable(lambda: itertools.count())"
+LOOPS = {
+    "inline, running": f"with {ENDLESS}.map(f).loader(inline=True) as l: train(l)",
+    "threads, running": f"with {ENDLESS}.map(f, workers=2).loader() as l: train(l)",
+    "async, running": f"with {ENDLESS}.map(fetch, workers=4).loader() as l: train(l)",
+    "pipeline, running": f"train({ENDLESS}.map(f, workers=2))",
+    "loader without close, running": f"l = {ENDLESS}.map(f, workers=2).loader(); train(l)",
+    "inline, in a call": "with ps.from_sequence([1]).map(said).loader(inline=True) as l: train(l)",
+    "threads, the reader waits": "train(ps.from_sequence([1]).map(said, workers=2).loader())",
+    "async, the reader waits": "with ps.from_sequence([1]).map(said_async, workers=2).loader() as l: train(l)",
+    "async inline, in a call": "with ps.from_sequence([1]).map(said_async).loader(inline=True) as l: train(l)",
+}
+
+
+def pressed_ctrl_c(code):
+    """The exit code and output of a script in a terminal of its own in which Ctrl-C is pressed once it is ready."""
+    ours, theirs = pty.openpty()
+    script = textwrap.dedent(PRELUDE) + code
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    watchdog = threading.Timer(SOON_S, process.kill)
+    watchdog.start()
+    text = ""
+    try:
+        while (part := _read(ours)) and "ready" not in (text := text + part):
+            pass
+        os.write(ours, b"\x03")
+        while part := _read(ours):
+            text += part
+        return process.wait(), text
+    finally:
+        watchdog.cancel()
+        watchdog.join()
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _read(descriptor):
+    try:
+        return os.read(descriptor, 4096).decode(errors="replace")
+    except OSError:  # the other side of a terminal has been closed
+        return ""
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_ctrl_c_reaches_the_training_loop_and_ends_the_process(loop):
+    code, text = pressed_ctrl_c(LOOPS[loop])
+    assert code == -signal.SIGINT, text
+    assert "interrupted" in text
+    assert text.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("place", [{"on": "inline"}, {"workers": 1}, {"workers": 2}], ids=["inline", "one", "two"])
+def test_a_keyboard_interrupt_raised_by_a_function_arrives_and_the_loader_goes_on(place):
+    once = [KeyboardInterrupt()]
+
+    def interrupted(sample):
+        if sample == 3 and once:
+            raise once.pop()
+        return sample
+
+    with ps.from_sequence(range(6)).map(interrupted, **place).loader(epochs=2) as loader:
+        with pytest.raises(KeyboardInterrupt):
+            list(loader)
+        assert list(loader) == list(range(6))
+
+
+def test_a_signal_while_the_reader_waits_leaves_the_loader_usable():
+    waiting, go_on = threading.Event(), threading.Event()
+
+    def first_waits(sample):
+        if sample == 0:
+            waiting.set()
+            go_on.wait(SOON_S)
+        return sample
+
+    def interrupt():
+        waiting.wait(SOON_S)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with ps.from_sequence(range(4)).map(first_waits, workers=1).loader() as loader:
+            sender = threading.Thread(target=interrupt)
+            sender.start()
+            with pytest.raises(KeyboardInterrupt):
+                list(loader)
+            go_on.set()
+            sender.join()
+            assert list(loader) == [0, 1, 2, 3]
+    finally:
+        go_on.set()
+        signal.signal(signal.SIGINT, handler)

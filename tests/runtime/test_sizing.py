@@ -1,0 +1,54 @@
+"""How many samples go into one ticket."""
+
+import pytest
+
+from penstock.runtime.sizing import TARGET_S, Sizer
+
+
+def fed(sizer, per_unit_s, times=60):
+    for _ in range(times):
+        sizer.record(sizer.size, sizer.size * per_unit_s)
+    return sizer
+
+
+def test_the_first_ticket_has_one_sample():
+    assert Sizer().size == 1
+
+
+def test_a_ticket_is_at_most_twice_the_one_before():
+    sizer = Sizer()
+    for _ in range(30):
+        before = sizer.size
+        sizer.record(before, 0.0)
+        assert before <= sizer.size <= 2 * before
+
+
+@pytest.mark.parametrize("per_unit_s", [1e-6, 1e-5, 1e-4, 5e-4])
+def test_tickets_settle_at_about_a_millisecond_of_work(per_unit_s):
+    sizer = fed(Sizer(), per_unit_s)
+    assert 0.5 * TARGET_S <= sizer.size * per_unit_s <= 1.01 * TARGET_S
+
+
+@pytest.mark.parametrize("per_unit_s", [2e-3, 0.1, 10.0])
+def test_slow_samples_go_one_by_one(per_unit_s):
+    assert fed(Sizer(), per_unit_s).size == 1
+
+
+def test_work_that_turns_slow_is_cut_at_once():
+    sizer = fed(Sizer(), 1e-6)
+    large = sizer.size
+    sizer.record(large, 1.0)
+    assert sizer.size < large / 2
+
+
+def test_a_ticket_is_never_empty_nor_unbounded():
+    sizer = fed(Sizer(), 0.0, times=100)
+    assert 1 <= sizer.size <= 100_000
+    assert fed(sizer, 1e9, times=3).size == 1
+
+
+def test_a_ticket_without_samples_teaches_nothing():
+    sizer = fed(Sizer(), 1e-5)
+    size = sizer.size
+    sizer.record(0, 100.0)
+    assert sizer.size == size

@@ -1,0 +1,326 @@
+"""cache: what has been made once is served again."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from tests.helpers import any_layout, any_threads, few_layouts, plain, until_error
+
+import penstock as ps
+
+
+class Counted:
+    """A function that counts its calls by sample."""
+
+    def __init__(self, fn=lambda x: x * 10):
+        self.calls = Counter()
+        self.fn = fn
+        self.__name__ = "counted"
+
+    def __call__(self, x):
+        self.calls[x] += 1
+        return self.fn(x)
+
+
+@any_layout
+def test_ops_before_it_run_once_per_sample_of_the_source(layout):
+    fn = Counted()
+    pipeline = ps.from_sequence(range(50)).map(layout.fn(fn), **layout.place).cache()
+    assert layout.epochs(pipeline, 4) == [list(range(0, 500, 10))] * 4
+    assert fn.calls == Counter(range(50))
+
+
+@any_layout
+def test_ops_behind_it_run_in_every_epoch(layout):
+    fn = Counted()
+    pipeline = ps.from_sequence(range(20)).map(str).cache().map(int).map(layout.fn(fn), **layout.place)
+    assert layout.epochs(pipeline, 3) == [list(range(0, 200, 10))] * 3
+    assert fn.calls == Counter(dict.fromkeys(range(20), 3))
+
+
+@any_threads
+@pytest.mark.parametrize("where", ["before", "behind", "both"])
+def test_a_shuffle_still_gives_a_new_order_every_epoch(layout, where):
+    fn = Counted()
+    pipeline = ps.from_sequence(range(50))
+    pipeline = pipeline.shuffle() if where != "behind" else pipeline
+    pipeline = pipeline.map(fn, **layout.place).cache()
+    pipeline = pipeline.shuffle() if where != "before" else pipeline
+    epochs = layout.epochs(pipeline, 3)
+    assert all(sorted(epoch) == list(range(0, 500, 10)) for epoch in epochs)
+    assert len(set(map(tuple, epochs))) == 3
+    assert fn.calls == Counter(range(50))
+
+
+@any_threads
+def test_the_stream_with_a_cache_is_the_stream_without(layout):
+    def build(cached):
+        pipeline = ps.from_sequence(range(100)).shuffle().map(lambda x: x * 3, **layout.place)
+        pipeline = pipeline.filter(lambda x: x % 2).flat_map(lambda x: [x, -x])
+        return (pipeline.cache() if cached else pipeline).batch(7)
+
+    assert plain(layout.epochs(build(True), 3)) == plain(layout.epochs(build(False), 3))
+
+
+@any_threads
+def test_filter_and_flat_map_before_it_run_once(layout):
+    keep, spread = Counted(lambda x: x % 2), Counted(lambda x: [x, -x])
+    pipeline = ps.from_sequence(range(20)).filter(keep, **layout.place).flat_map(spread).cache()
+    expected = [y for x in range(1, 20, 2) for y in (x, -x)]
+    assert layout.epochs(pipeline, 3) == [expected] * 3
+    assert keep.calls == Counter(range(20))
+    assert spread.calls == Counter(range(1, 20, 2))
+
+
+@any_threads
+def test_random_ops_before_it_draw_once(layout):
+    pipeline = ps.from_sequence(range(20)).map(lambda x, rng: rng.random(), rng=True, **layout.place).cache()
+    first, second, third = layout.epochs(pipeline, 3)
+    assert first == second == third
+    assert len(set(first)) == 20
+
+
+@any_threads
+def test_random_ops_behind_it_draw_anew(layout):
+    pipeline = ps.from_sequence(range(20)).map(lambda x: x, **layout.place).cache()
+    pipeline = pipeline.map(lambda x, rng: rng.random(), rng=True)
+    assert len({value for epoch in layout.epochs(pipeline, 3) for value in epoch}) == 60
+
+
+@few_layouts
+def test_repeat_and_epoch_behind_it_are_served_from_it(layout):
+    fn = Counted()
+    assert (
+        layout.run(ps.from_sequence(range(5)).map(fn, **layout.place).cache().repeat(3)) == [0, 10, 20, 30, 40] * 3
+    )
+    assert set(fn.calls.values()) == {1}
+    fn = Counted()
+    assert layout.epochs(ps.from_sequence(range(3)).map(fn, **layout.place).cache().epoch(2), 3) == [
+        [0, 10],
+        [20, 0],
+        [10, 20],
+    ]
+    assert set(fn.calls.values()) == {1}
+
+
+# ---------------------------------------------------------------------- what comes out
+
+
+@any_threads
+def test_arrays_come_out_read_only(layout):
+    def nested(x):
+        return {"a": np.full(3, x), "b": (np.full(2, x), [np.full(1, x)])}
+
+    pipeline = ps.from_sequence(range(5)).map(nested, **layout.place).cache()
+    for epoch in layout.epochs(pipeline, 2):
+        for sample in epoch:
+            for array in (sample["a"], sample["b"][0], sample["b"][1][0]):
+                with pytest.raises(ValueError, match="read-only"):
+                    array += 1
+
+
+@any_threads
+def test_batches_made_from_it_are_writable_and_do_not_reach_it(layout):
+    pipeline = ps.from_sequence(range(6)).map(lambda x: np.full(2, x), **layout.place).cache().batch(3)
+    with pipeline.loader(**layout.loader) as loader:
+        for _ in range(3):
+            batches = list(loader)
+            assert plain(batches) == [[[0, 0], [1, 1], [2, 2]], [[3, 3], [4, 4], [5, 5]]]
+            for batch in batches:
+                batch += 100
+
+
+@any_threads
+def test_changing_a_dict_or_list_that_came_out_does_not_change_what_is_kept(layout):
+    pipeline = ps.from_sequence(range(3)).map(lambda x: {"x": x, "tags": ["a"]}, **layout.place).cache()
+    with pipeline.loader(**layout.loader) as loader:
+        for _ in range(3):
+            samples = list(loader)
+            assert samples == [{"x": x, "tags": ["a"]} for x in range(3)]
+            for sample in samples:
+                sample["x"] = None
+                sample["tags"].append("b")
+
+
+# ---------------------------------------------------------------------- failures
+
+
+@any_threads
+def test_a_sample_that_failed_is_tried_again_and_kept_once_it_succeeds(layout):
+    calls = Counter()
+
+    def flaky(x):
+        calls[x] += 1
+        if x == 5 and calls[x] < 3:
+            raise TimeoutError
+        return x
+
+    pipeline = ps.from_sequence(range(10)).map(flaky, on_error="skip", **layout.place).cache()
+    without = [x for x in range(10) if x != 5]
+    assert layout.epochs(pipeline, 4) == [without, without, list(range(10)), list(range(10))]
+    assert calls == Counter({x: 3 if x == 5 else 1 for x in range(10)})
+
+
+@any_threads
+def test_an_error_comes_at_its_place_though_later_samples_are_kept(layout):
+    calls = Counter()
+
+    def fails_later(x):
+        calls[x] += 1
+        if x == 5:
+            raise ps.Skip if calls[x] == 1 else ValueError
+        return x
+
+    with ps.from_sequence(range(10)).map(fails_later, **layout.place).cache().loader(**layout.loader) as loader:
+        assert list(loader) == [x for x in range(10) if x != 5]
+        seen, _ = until_error(loader, ValueError)
+        assert seen == [0, 1, 2, 3, 4]
+
+
+@any_threads
+def test_after_an_error_the_samples_before_it_are_kept(layout):
+    fn = Counted(lambda x: 1 // (x - 8) and x)
+    with ps.from_sequence(range(10)).map(fn, **layout.place).cache().loader(**layout.loader) as loader:
+        for _ in range(3):
+            assert len(until_error(loader, ZeroDivisionError)[0]) == 8
+    assert all(fn.calls[x] == 1 for x in range(8))
+
+
+# ---------------------------------------------------------------------- bounds
+
+
+@any_threads
+def test_what_does_not_fit_is_made_again_every_time(layout):
+    fn = Counted(lambda x: np.full(100, x, "uint8"))
+    pipeline = ps.from_sequence(range(10)).map(fn, **layout.place).cache(max_bytes=450)
+    for epoch in layout.epochs(pipeline, 3):
+        assert [int(row[0]) for row in epoch] == list(range(10))
+    assert Counter(fn.calls.values()) == {1: 4, 3: 6}
+
+
+def test_a_cache_without_room_is_no_cache():
+    fn = Counted()
+    with ps.from_sequence(range(5)).map(fn).cache(max_bytes=0).loader(epochs=2) as loader:
+        assert [list(loader), list(loader)] == [[0, 10, 20, 30, 40]] * 2
+    assert set(fn.calls.values()) == {2}
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, "big", True])
+def test_a_size_that_is_no_number_of_bytes_is_refused(size):
+    with pytest.raises(ps.PlanError, match="max_bytes"):
+        ps.from_sequence([1]).cache(max_bytes=size)
+
+
+# ---------------------------------------------------------------------- streams and batches
+
+
+@any_threads
+def test_a_stream_is_read_once_and_replayed(layout):
+    opened = []
+
+    def stream():
+        opened.append(1)
+        yield from range(30)
+
+    pipeline = ps.from_iterable(stream).map(lambda x: x + 1, **layout.place).cache()
+    assert layout.epochs(pipeline, 4) == [list(range(1, 31))] * 4
+    assert len(opened) == 1
+
+
+@few_layouts
+def test_a_stream_that_was_broken_off_is_read_again(layout):
+    opened = []
+
+    def stream():
+        opened.append(1)
+        yield from range(30)
+
+    with ps.from_iterable(stream).cache().loader(**layout.loader) as loader:
+        assert next(iter(loader)) == 0
+        for _ in range(3):
+            assert list(loader) == list(range(30))
+    assert len(opened) == 2
+
+
+@few_layouts
+def test_a_stream_that_failed_is_read_again(layout):
+    opened = []
+
+    def stream():
+        opened.append(1)
+        yield from range(5)
+        if len(opened) == 1:
+            raise ConnectionError
+
+    with ps.from_iterable(stream).cache().loader(**layout.loader) as loader:
+        assert until_error(loader, ConnectionError)[0] == list(range(5))
+        assert [list(loader), list(loader)] == [list(range(5))] * 2
+    assert len(opened) == 2
+
+
+@few_layouts
+def test_a_stream_that_does_not_fit_is_read_every_time(layout):
+    opened = []
+
+    def stream():
+        opened.append(1)
+        yield from (np.zeros(100, "uint8") for _ in range(5))
+
+    for epoch in layout.epochs(ps.from_iterable(stream).cache(max_bytes=250), 3):
+        assert len(epoch) == 5
+    assert len(opened) == 3
+
+
+@any_threads
+def test_batches_are_kept_and_replayed_as_they_were(layout):
+    fn = Counted()
+    pipeline = ps.from_sequence(range(50)).map(fn, **layout.place).batch(4).cache()
+    expected = [[x * 10 for x in range(s, min(s + 4, 50))] for s in range(0, 50, 4)]
+    assert plain(layout.epochs(pipeline, 4)) == [expected] * 4
+    assert fn.calls == Counter(range(50))
+
+
+@any_threads
+def test_what_a_window_mixed_is_replayed_as_it_was(layout):
+    fn = Counted()
+    pipeline = ps.from_sequence(range(50)).map(fn, **layout.place).shuffle(window=10).cache()
+    first, *others = layout.epochs(pipeline, 4)
+    assert others == [first] * 3
+    assert fn.calls == Counter(range(50))
+
+
+@any_threads
+def test_zipped_pipelines_are_kept_too(layout):
+    fn = Counted()
+    pipeline = ps.zip(
+        ps.from_sequence(range(20)).map(fn, **layout.place), ps.from_iterable(lambda: range(20))
+    ).cache()
+    assert layout.epochs(pipeline, 3) == [[(10 * x, x) for x in range(20)]] * 3
+    assert fn.calls == Counter(range(20))
+
+
+@any_threads
+def test_two_caches_in_one_pipeline(layout):
+    first, second = Counted(), Counted(lambda x: x + 1)
+    pipeline = ps.from_sequence(range(20)).map(first, **layout.place).cache().map(second).cache()
+    assert layout.epochs(pipeline, 3) == [[10 * x + 1 for x in range(20)]] * 3
+    assert first.calls == Counter(range(20))
+    assert set(second.calls.values()) == {1}
+
+
+# ---------------------------------------------------------------------- loaders
+
+
+@few_layouts
+def test_each_loader_has_a_cache_of_its_own(layout):
+    fn = Counted()
+    pipeline = ps.from_sequence(range(10)).map(fn, **layout.place).cache()
+    expected = list(range(0, 100, 10))
+    with pipeline.loader(epochs=2, **layout.loader) as one, pipeline.loader(epochs=2, **layout.loader) as other:
+        assert [list(one), list(other), list(one), list(other)] == [expected] * 4
+    assert set(fn.calls.values()) == {2}
+
+
+def test_a_cache_keeps_the_length():
+    assert len(ps.from_sequence(range(10)).cache()) == 10
+    assert len(ps.from_sequence(range(10)).batch(3).cache()) == 4

@@ -1,0 +1,176 @@
+"""explain: stages, what was fused and why, workers and bounds, in words and as data."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+
+def decode(x):
+    return x
+
+
+def augment(x):
+    return x
+
+
+async def fetch(x):
+    return x
+
+
+def line_of(fn):
+    return f"test_explain.py:{fn.__code__.co_firstlineno}"
+
+
+def stage_of(pipeline, op):
+    """The stage that runs `op`, as data."""
+    (found,) = [
+        stage for stage in pipeline.explain().to_dict()["stages"] if any(op in one["op"] for one in stage["ops"])
+    ]
+    return found
+
+
+def test_it_names_every_function_with_its_file_and_line():
+    text = str(
+        ps.from_sequence(range(9)).map(decode, workers=4).map(augment).filter(lambda x: x).batch(2).explain()
+    )
+    assert re.search(rf"map\(decode\) +{re.escape(line_of(decode))}", text)
+    assert re.search(rf"map\(augment\) +{re.escape(line_of(augment))}", text)
+    assert re.search(r"filter\(lambda\) +test_explain.py:\d+", text)
+    assert "from_sequence(range of 9)" in text
+
+
+def test_it_says_how_many_workers_each_stage_has():
+    pipeline = ps.from_sequence(range(9)).map(decode, workers=4).map(augment, workers=2).map(fetch, workers=16)
+    assert [stage_of(pipeline, op)["workers"] for op in ("decode", "augment", "fetch")] == [4, 2, 16]
+    assert [stage_of(pipeline, op)["on"] for op in ("decode", "augment", "fetch")] == ["thread", "thread", "async"]
+    text = str(pipeline.explain())
+    assert "4 threads" in text
+    assert "2 threads" in text
+    assert "16 coroutines" in text
+
+
+def test_an_op_without_a_placement_rides_with_the_op_before_it():
+    pipeline = ps.from_sequence(range(9)).map(decode, workers=4).map(augment)
+    assert len(pipeline.explain().to_dict()["stages"]) == 1
+    assert "map(augment) rides along" in str(pipeline.explain())
+
+
+def test_the_source_rides_with_the_first_op_that_has_a_placement():
+    stage = stage_of(ps.from_sequence(range(9)).map(augment).map(decode, workers=4), "augment")
+    assert stage["workers"] == 4
+    assert stage["source"] == "from_sequence(range of 9)"
+
+
+def test_nothing_placed_is_one_background_thread():
+    (stage,) = ps.from_sequence(range(9)).map(decode).explain().to_dict()["stages"]
+    assert (stage["on"], stage["workers"]) == ("thread", 1)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "reason"),
+    [
+        (ps.from_sequence([1]).map(decode, workers=2).map(augment, workers=3), "has a place of its own"),
+        (ps.from_sequence([1]).map(fetch, workers=2).map(augment), "would block the event loop"),
+        (ps.from_sequence([1]).map(decode, workers=2).map(fetch), "is an async def"),
+        (ps.from_sequence([1]).filter(decode).batch(2), "varies the count"),
+        (ps.from_sequence([1]).map(decode, on_error="skip").batch(2), "may skip samples"),
+        (ps.from_sequence([1]).map(decode).batch(2), "made by the worker"),
+        (ps.from_arrays(np.zeros(3)).batch(2), "as one read of the source"),
+        (ps.from_sequence([1]).shuffle(), "nothing is stored"),
+        (ps.from_sequence([1]).map(decode).cache(), "once per sample of the source"),
+        (ps.from_iterable(list).map(decode), "one worker at a time"),
+        (ps.from_sequence([1]).flat_map(range, interleave=3), "alternate"),
+    ],
+    ids=lambda value: repr(value)[:50],
+)
+def test_it_says_what_was_fused_or_not_and_why(pipeline, reason):
+    explanation = pipeline.explain()
+    assert reason in str(explanation)
+    assert any(reason in one for stage in explanation.to_dict()["stages"] for one in stage["reasons"])
+
+
+def test_it_says_what_is_bounded():
+    pipeline = ps.from_sequence(range(9)).map(decode, workers=4)
+    assert "keeps up to 8 tickets ready" in str(pipeline.explain())
+    assert stage_of(pipeline, "decode")["bound"]["tickets"] == 8
+    pipeline = ps.from_sequence(range(9)).map(decode, workers=4).batch(2).prefetch(5)
+    assert "keeps up to 5" in str(pipeline.explain())
+    assert stage_of(pipeline, "decode")["bound"]["samples"] == 5
+
+
+def test_it_lists_later_ops_that_depend_on_an_order_that_is_not_kept():
+    pipeline = ps.from_sequence(range(9)).map(decode, workers=4, ordered=False).batch(2)
+    assert "in the order of completion" in str(pipeline.explain())
+    assert any("batch(2) depends on the order" in note for note in pipeline.explain().to_dict()["notes"])
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "length", "said"),
+    [
+        (ps.from_sequence(range(9)).batch(2), 5, "5 per epoch"),
+        (ps.from_sequence(range(9)).filter(decode), None, "not known before the run"),
+        (ps.from_sequence(range(9)).repeat(), "endless", "endless"),
+    ],
+    ids=["known", "unknown", "endless"],
+)
+def test_it_tells_the_length(pipeline, length, said):
+    assert pipeline.explain().to_dict()["length"] == length
+    assert said in str(pipeline.explain()).splitlines()[0]
+
+
+def test_a_pool_and_a_cap_in_it_are_told():
+    with ps.Threads(8) as pool:
+        pipeline = ps.from_sequence(range(9)).map(decode, on=pool).map(augment, on=pool, workers=2)
+        text = str(pipeline.explain())
+    assert "8 threads of a shared pool" in text
+    assert "at most 2 at once" in text
+
+
+def test_several_pipelines_in_one_are_a_tree():
+    left = ps.from_sequence(range(9)).map(decode, workers=2)
+    pipeline = ps.zip(left, ps.from_iterable(lambda: range(9))).map(augment)
+    data = pipeline.explain().to_dict()
+    assert [stage["inputs"] for stage in data["stages"]][-1] == [1, 2]
+    assert "zip of 2" in str(pipeline.explain())
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        ps.from_sequence(range(9)).shuffle().map(decode, workers=4).batch(np.int64(2)).prefetch(3),
+        ps.from_arrays({"x": np.zeros((4, 2))}).shuffle(seed=3).batch(2),
+        ps.from_iterable(lambda: range(3)).flat_map(range, interleave=2).shuffle(window=4).take(np.int64(3)),
+        ps.concat(ps.from_sequence([1]).repeat(), ps.fake(((2,), "uint8"), 3)).epoch(4).cache(max_bytes=10),
+        ps.from_sequence(range(9)).repeat().map(fetch).unbatch().tap(print),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+def test_it_can_be_written_as_json(pipeline):
+    data = json.loads(json.dumps(pipeline.explain().to_dict()))
+    assert data["stages"]
+
+
+def test_it_runs_nothing():
+    def never():
+        raise AssertionError("iterated")
+
+    assert "never" in str(ps.from_iterable(never).map(ps.per_worker(never)).explain())
+
+
+def test_printing_it_in_a_shell_shows_the_report():
+    explanation = ps.from_sequence([1]).explain()
+    assert repr(explanation) == str(explanation)
+    assert isinstance(explanation, str)
+
+
+def test_stages_of_one_name_are_told_apart():
+    pipeline = ps.from_sequence(range(9)).map(decode, workers=2).map(decode, workers=2)
+    labels = [stage["label"] for stage in pipeline.explain().to_dict()["stages"]]
+    assert len(set(labels)) == 2
+    with pipeline.loader() as loader:
+        list(loader)
+        assert all(f"stage.{label}.samples" in loader.stats() for label in labels)

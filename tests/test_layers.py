@@ -1,0 +1,151 @@
+"""Imports go downwards only. This page is the order; a module may import from the lines above its own.
+
+Each line is one layer. Modules of one layer do not import each other, unless the layer is a package
+that is one subject (``plan``, ``runtime``, ``cli``) or is said to be a chain.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "penstock"
+
+#: lowest first; a name stands for the module and, if it is a package, for all in it that has no line of its own
+LAYERS = [
+    ["errors"],
+    ["provenance", "randomness", "trees", "executors.parking"],
+    ["executors.executor"],
+    ["ops.op"],
+    ["sources.source"],
+    # what ops and sources say and check alike: names of functions, fields, counts
+    ["ops.functions", "ops.fields"],
+    ["ops.take"],
+    ["ops.call"],
+    ["ops.*", "sources.*", "executors.*"],
+    ["ops", "sources", "executors"],
+    ["stats"],
+    ["plan"],
+    ["runtime"],
+    ["pipeline"],
+    ["construct"],
+    ["penstock"],
+    ["testing", "cli"],
+    ["__main__"],
+]
+
+#: one subject in several files: they may import each other, without a cycle
+SUBJECTS = {"plan", "runtime", "cli", "testing", "stats"}
+
+
+def modules():
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name or "penstock"] = path
+    return found
+
+
+MODULES = modules()
+
+
+def layer(name):
+    """The number of the layer, and the subject that `name` belongs to, if it is part of one."""
+    family, _, rest = name.partition(".")
+    for number, names in enumerate(LAYERS):
+        if name in names:
+            return number, name if name in SUBJECTS else None
+    for number, names in enumerate(LAYERS):
+        if rest and f"{family}.*" in names:
+            return number, None
+        if family in names:
+            return number, family
+    raise AssertionError(f"{name} has no place in the order: add it to LAYERS")
+
+
+@cache
+def tree(name):
+    return ast.parse(MODULES[name].read_text())
+
+
+def imports(node):
+    """The penstock modules that `node` imports, by their names below the package."""
+    if isinstance(node, ast.Import):
+        paths = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are written out in full"
+        paths = [f"{node.module}.{alias.name}" for alias in node.names]
+        # "from penstock.ops import Map" is an import of penstock.ops, "from penstock import ops" too
+        paths = [path if _module(path) in MODULES else node.module or "" for path in paths]
+    else:
+        return set()
+    return {_module(path) for path in paths if path.split(".")[0] == "penstock"}
+
+
+def _module(path):
+    return path.removeprefix("penstock.") if path.startswith("penstock.") else path
+
+
+def typing_only(name):
+    """Nodes below `if TYPE_CHECKING`."""
+    blocks = [
+        node for node in ast.walk(tree(name))
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    ]  # fmt: skip
+    return {id(node) for block in blocks for node in ast.walk(block)}
+
+
+def imported_by(name):
+    skipped = typing_only(name)
+    return {found for node in ast.walk(tree(name)) if id(node) not in skipped for found in imports(node)}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_downwards_only(name):
+    number, subject = layer(name)
+    for found in sorted(imported_by(name)):
+        below, other = layer(found)
+        inside = subject is not None and subject == other
+        assert below < number or inside, f"{name} imports {found}, which is not below it"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if layer(name)[1] is None])
+def test_no_family_imports_another(name):
+    """Concrete ops, sources and executors know the contracts and what is written for all, not each other."""
+    family = name.partition(".")[0]
+    if family in ("ops", "sources", "executors") and layer(name)[0] == LAYERS.index(["ops.*", "sources.*", "executors.*"]):
+        concrete = {found for found in imported_by(name) if layer(found)[0] >= layer(name)[0]}
+        assert not concrete
+
+
+def test_there_is_no_import_cycle():
+    graph = {name: imported_by(name) - {name} for name in MODULES}
+    done, path = set(), []
+
+    def visit(name):
+        if name in path:
+            raise AssertionError(f"a cycle: {' -> '.join([*path[path.index(name) :], name])}")
+        if name not in done:
+            path.append(name)
+            for found in graph.get(name, ()):
+                visit(found)
+            path.pop()
+            done.add(name)
+
+    for name in graph:
+        visit(name)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_function_imports_a_penstock_module(name):
+    for node in ast.walk(tree(name)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            found = {inner for part in ast.walk(node) for inner in imports(part)}
+            assert not found, f"{name}.{node.name} imports {', '.join(sorted(found))}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("testing")])
+def test_nothing_outside_the_test_tools_imports_them(name):
+    assert not {found for found in imported_by(name) if found.partition(".")[0] == "testing"}

@@ -1,0 +1,168 @@
+"""What users may rely on: the names, the arguments, and that everything says what it is for."""
+
+import dataclasses
+import inspect
+import pydoc
+import types
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock import ops, testing
+
+PAGE = Path(__file__).parent.parent / "docs" / "api.md"
+
+#: fluent methods of Pipeline and the ops behind them
+OPS = {
+    "map": ops.Map,
+    "filter": ops.Filter,
+    "flat_map": ops.FlatMap,
+    "tap": ops.Tap,
+    "batch": ops.Batch,
+    "unbatch": ops.Unbatch,
+    "shuffle": ops.Shuffle,
+    "repeat": ops.Repeat,
+    "take": ops.Take,
+    "skip": ops.SkipFirst,
+    "epoch": ops.Epoch,
+    "cache": ops.Cache,
+    "prefetch": ops.Prefetch,
+}
+OTHER_METHODS = {"apply", "explain", "loader", "ops", "peek", "source"}
+
+
+def public_names(module):
+    """Names without an underscore that are not modules of the package, which come with importing it."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+
+def parameters(function):
+    return [
+        (one.name, one.kind, one.default)
+        for one in inspect.signature(function).parameters.values()
+        if one.name != "self"
+    ]
+
+
+def members(cls):
+    """Public methods and properties that the class itself defines."""
+    return {name: value for name, value in vars(cls).items() if not name.startswith("_") and _documentable(value)}
+
+
+def _documentable(value):
+    return callable(value) or isinstance(value, (property, classmethod, staticmethod))
+
+
+@pytest.mark.parametrize("module", [ps, ops, testing], ids=lambda module: module.__name__)
+def test_all_names_exactly_what_is_public(module):
+    assert set(module.__all__) - {"ops"} == public_names(module)
+    assert list(module.__all__) == sorted(module.__all__, key=_as_ruff_sorts)
+
+
+def _as_ruff_sorts(name):
+    """Constants, then classes, then the rest."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+def test_a_star_import_gives_what_all_names():
+    names = {}
+    exec("from penstock import *", names)
+    assert set(names) - {"__builtins__"} == set(ps.__all__)
+
+
+def test_the_package_does_not_import_its_own_test_tools():
+    import subprocess
+    import sys
+
+    code = "import sys, penstock; sys.exit(any(name.startswith('penstock.testing') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", ps.__all__)
+def test_every_public_thing_says_what_it_is_for(name):
+    value = getattr(ps, name)
+    assert inspect.getdoc(value), name
+    if isinstance(value, type):
+        own = value.__doc__
+        assert own, f"{name} has only the documentation of its base"
+        assert not own.startswith(f"{name}("), f"{name} has only what dataclass wrote"
+        for member, function in members(value).items():
+            assert inspect.getdoc(function), f"{name}.{member}"
+
+
+@pytest.mark.parametrize("name", ops.__all__)
+def test_every_op_says_what_it_does(name):
+    value = getattr(ops, name)
+    assert value.__doc__
+    assert not value.__doc__.startswith(f"{name}(")
+
+
+def test_every_method_of_pipeline_is_an_op_or_known_to_be_none():
+    assert set(members(ps.Pipeline)) == {*OPS, *OTHER_METHODS}
+
+
+def test_every_op_has_a_method():
+    concrete = {value for value in vars(ops).values() if dataclasses.is_dataclass(value) and issubclass(value, ops.Op)}
+    assert concrete == set(OPS.values())
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_method_takes_what_its_op_takes(name):
+    assert parameters(getattr(ps.Pipeline, name)) == parameters(OPS[name])
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_method_is_documented_as_its_op(name):
+    assert getattr(ps.Pipeline, name).__doc__ == OPS[name].__doc__
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_op_is_called_what_its_method_is_called(name):
+    assert OPS[name].verb == name
+
+
+ARGUMENTS = {
+    "map": ((str,), {"workers": 2, "on": "thread", "rng": True, "ordered": False, "name": "n"}),
+    "filter": ((bool,), {"key": "x", "on_error": "skip", "timeout_s": 3.0}),
+    "flat_map": ((list,), {"interleave": 3, "info": True, "workers": 4}),
+    "tap": ((print,), {"star": True, "on_error": ps.Retry(2)}),
+    "batch": ((3,), {"drop_last": True, "pad": 0}),
+    "unbatch": ((), {}),
+    "shuffle": ((8,), {"seed": 4}),
+    "repeat": ((3,), {}),
+    "take": ((3,), {}),
+    "skip": ((3,), {}),
+    "epoch": ((3,), {}),
+    "cache": ((), {"max_bytes": 100}),
+    "prefetch": ((3,), {}),
+}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_a_method_hands_every_argument_to_its_op(name):
+    args, options = ARGUMENTS[name]
+    (made,) = getattr(ps.from_sequence([1]), name)(*args, **options).ops
+    assert made == OPS[name](*args, **options)
+    assert made != OPS[name](*args) or not options
+
+
+def test_help_shows_what_a_method_does_and_takes():
+    text = pydoc.render_doc(ps.Pipeline.map, renderer=pydoc.plaintext)
+    assert "Replace every sample by ``fn(sample)``." in text
+    assert "workers" in text
+
+
+@pytest.mark.parametrize("name", ["from_arrays", "from_iterable", "from_sequence", "fake", "zip", "concat"])
+def test_a_function_that_makes_a_pipeline_shows_an_example_that_runs(name):
+    assert ">>> " in getattr(ps, name).__doc__
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="there is no API page yet")
+@pytest.mark.parametrize("name", [*ps.__all__, *(f".{name}" for name in {**OPS, **dict.fromkeys(OTHER_METHODS)})])
+def test_the_api_page_mentions_every_public_name(name):
+    assert name.lstrip(".") in PAGE.read_text()
