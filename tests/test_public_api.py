@@ -3,6 +3,8 @@
 import dataclasses
 import inspect
 import pydoc
+import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -76,9 +78,6 @@ def test_a_star_import_gives_what_all_names():
 
 
 def test_the_package_does_not_import_its_own_test_tools():
-    import subprocess
-    import sys
-
     code = "import sys, penstock; sys.exit(any(name.startswith('penstock.testing') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -107,7 +106,8 @@ def test_every_method_of_pipeline_is_an_op_or_known_to_be_none():
 
 
 def test_every_op_has_a_method():
-    concrete = {value for value in vars(ops).values() if dataclasses.is_dataclass(value) and issubclass(value, ops.Op)}
+    classes = [value for value in vars(ops).values() if dataclasses.is_dataclass(value)]
+    concrete = {value for value in classes if issubclass(value, ops.Op)}
     assert concrete == set(OPS.values())
 
 

@@ -129,7 +129,11 @@ def called(verb, fn, own, kind, model, *traits, **options):
 
     words = "".join(f", {name}={value!r}" for name, value in options.items())
     return Step(
-        f".{verb}({fn.__name__}{', own' if own else ''}{words})", build, model and each(model), kind, frozenset(traits)
+        f".{verb}({fn.__name__}{', own' if own else ''}{words})",
+        build,
+        model and each(model),
+        kind,
+        frozenset(traits),
     )
 
 
@@ -258,7 +262,9 @@ def steps(draw, kind, used, first):
             "unbatch", model=each(lambda s: (y for x in s for y in x)), kind=kind[1], traits={"varies"}
         )
     if "repeats" not in used:
-        choices["repeat"] = lambda: simple("repeat", size - 1, model=repeated(size - 1), kind=kind, traits={"repeats"})
+        choices["repeat"] = lambda: simple(
+            "repeat", size - 1, model=repeated(size - 1), kind=kind, traits={"repeats"}
+        )
     if not used & {"repeats", "carries"}:  # the passes of an endless repeat are far from those of other epochs
         choices["endless"] = lambda: Step(
             f".repeat().take({small})",
@@ -342,7 +348,9 @@ def joined(verb, parts):
     else:
         origin = (lambda epoch: (x for model in models for x in model(epoch))) if known else None
     kinds = {part.kind for part in parts}
-    traits = frozenset().union(*(part.traits for part in parts), {"joins"}, {"zips", "cuts"} if verb == "zip" else ())
+    traits = frozenset().union(
+        *(part.traits for part in parts), {"joins"}, {"zips", "cuts"} if verb == "zip" else ()
+    )
     return Chain(
         f"{verb}({', '.join(map(repr, parts))})",
         lambda layout: getattr(ps, verb)(*(part.build(layout) for part in parts)),
@@ -412,7 +420,6 @@ LAYOUTS = [
     for workers in (1, 2, 7)
     for memory in (None, 1, "1GB")
 ]  # fmt: skip
-
 
 
 def examples(count):

@@ -55,6 +55,7 @@ class Batch(Op[Sample, Any]):
             raise PlanError(
                 f"batch size must be at least 1, got {self.size}; to pass samples one by one, leave batch() out"
             )
+        object.__setattr__(self, "size", int(self.size))
         if self.collate is not None:
             check_function(self.collate, "batch(collate=)")
             if self.pad is not None:

@@ -37,7 +37,7 @@ class Epoch(Op[In, In]):
     carries = True
 
     def __post_init__(self) -> None:
-        check_count("epoch", self.n, least=1)
+        object.__setattr__(self, "n", check_count("epoch", self.n, least=1))
 
     @property
     def label(self) -> str:

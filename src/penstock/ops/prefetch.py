@@ -29,7 +29,7 @@ class Prefetch(Op[In, In]):
     effect: ClassVar[Effect] = Effect.PASSES
 
     def __post_init__(self) -> None:
-        check_count("prefetch", self.batches, least=1)
+        object.__setattr__(self, "batches", check_count("prefetch", self.batches, least=1))
 
     @property
     def label(self) -> str:

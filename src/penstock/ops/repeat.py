@@ -40,7 +40,7 @@ class Repeat(Op[In, In]):
 
     def __post_init__(self) -> None:
         if self.times is not None:
-            check_count("repeat", self.times)
+            object.__setattr__(self, "times", check_count("repeat", self.times))
 
     @property
     def label(self) -> str:

@@ -40,7 +40,7 @@ class Shuffle(Op[In, In]):
 
     def __post_init__(self) -> None:
         if self.window is not None:
-            check_count("shuffle", self.window, least=1)
+            object.__setattr__(self, "window", check_count("shuffle", self.window, least=1))
         if self.seed is not None:
             check_count("shuffle: seed", self.seed)
 

@@ -33,7 +33,7 @@ class SkipFirst(Op[In, In]):
     counts = True
 
     def __post_init__(self) -> None:
-        check_count("skip", self.n)
+        object.__setattr__(self, "n", check_count("skip", self.n))
 
     @property
     def label(self) -> str:

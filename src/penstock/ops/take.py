@@ -16,10 +16,11 @@ from penstock.provenance import Place
 __all__ = ["Take", "check_count"]
 
 
-def check_count(verb: str, n: Any, least: int = 0) -> None:
-    """Refuse what is not a count."""
+def check_count(verb: str, n: Any, least: int = 0) -> int:
+    """`n` as a count; refuses what is none."""
     if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < least:
         raise PlanError(f"{verb}(n) takes a number of samples, at least {least}, got {n!r}")
+    return int(n)
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Take(Op[In, In]):
     counts = True
 
     def __post_init__(self) -> None:
-        check_count("take", self.n)
+        object.__setattr__(self, "n", check_count("take", self.n))
 
     @property
     def label(self) -> str:

@@ -213,6 +213,7 @@ class Calls:
         self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None = None
     ) -> list[Any]:
         out: list[Any] = []
+        self._call = (fn, extra)
         self.task.begin(self, out)
         for number, sample in enumerate(samples):
             attempt = 0

@@ -95,6 +95,10 @@ def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
                 done += 1
             return
         except GeneratorExit:
+            # A generator of the user's that is not read to its end is closed, not left to the collector.
+            close = getattr(outputs, "close", None)
+            if close is not None:
+                close()
             raise
         except BaseException as exc:
             if calls.task.goes_through(exc):

@@ -26,6 +26,10 @@ from penstock.sources.source import StreamSource
 __all__ = ["Inlet", "JoinedInlet", "PositionInlet", "Pulled", "Queue", "StreamInlet", "Upstream"]
 
 
+#: a record that takes longer was waited for
+_SWIFT_S = 25e-6
+#: a source that has given so many records swiftly is asked for several at once
+_TRUSTED = 32
 #: with so many samples left, nobody has to share yet
 _MANY = 1 << 40
 
@@ -259,7 +263,8 @@ class StreamInlet(Inlet):
         self._ready = Queue()
         self._records: Generator[Any, None, None] | None = None
         self._finished = False
-        self._cautious = 0
+        #: how far the source is trusted to give its next record at once
+        self._swift = 0
 
     def available(self, most: int) -> int:
         return min(self._ready.count, most)
@@ -281,20 +286,20 @@ class StreamInlet(Inlet):
 
     def pull(self, most: int, worker_name: str) -> Pulled:
         """Read up to `most` records, for about a millisecond. Called outside the lock, by one at a time."""
-        if self._cautious:
-            # The source made us wait a moment ago. What it has given must not wait for what it has not.
-            self._cautious -= 1
+        if self._swift < _TRUSTED:
             most = 1
         pulled = Pulled()
         records = pulled.records
-        began = perf_counter()
+        began = last = perf_counter()
         try:
             if self._records is None:
                 self._records = self._read()
             for record in self._records:
                 records.append(record)
-                if len(records) >= most or perf_counter() - began > TARGET_S:
+                now = perf_counter()
+                if not self._judge(now - last) or len(records) >= most or now - began > TARGET_S:
                     break
+                last = now
             else:
                 pulled.last = True
         except BaseException as exc:
@@ -302,9 +307,19 @@ class StreamInlet(Inlet):
             add_note(exc, self.source.label, "", position, worker_name)
             pulled.failure = Failure(exc, ErrorRecord(self.source.label, position, self.epoch, exc, position))
             pulled.last = True
-        if perf_counter() - began > 10 * TARGET_S:
-            self._cautious = 64
         return pulled
+
+    def _judge(self, seconds: float) -> bool:
+        """Whether the source gave a record without making us wait.
+
+        Several records are pulled at once only from a source that does so again and again: what
+        one has given must not wait in a worker's hands for what it has not.
+        """
+        if seconds < _SWIFT_S:
+            self._swift = min(self._swift + 1, 8 * _TRUSTED)
+            return True
+        self._swift //= 2
+        return False
 
     def _read(self) -> Generator[Any, None, None]:
         for shard in self.source.shards():

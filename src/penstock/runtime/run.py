@@ -19,22 +19,24 @@ class Run:
     def __init__(self, engine: Any, epoch: int, start: int = 0) -> None:
         self.engine = engine
         self.epoch = epoch
-        self.start = start
+        #: where the source begins, once it is opened: only a pipeline without parts begins elsewhere than at 0
+        self._start = start
         #: this is the epoch being read, not one begun early
         self.current = False
         self.ended = False
         #: looking for a ticket has brought samples or stages to light, so it is worth looking again
         self.revealed = False
         self._by_crew: dict[Any, list[StageRun]] = {}
-        self.root = self._opened(engine.plan.root, epoch, start)
+        self.root = self._opened(engine.plan.root, epoch)
 
-    def _opened(self, stage: Stage, epoch: int, start: int = 0) -> StageRun:
+    def _opened(self, stage: Stage, epoch: int) -> StageRun:
         """A stage and all before it, ready for `epoch`."""
         feed = stage.feed
         lane = self.engine.lanes[stage.number]
         branches: list[_Branch] = []
         inlet: Inlet
         if isinstance(feed, Indexed):
+            start, self._start = self._start, 0
             inlet = PositionInlet(epoch, lane.program.reading.length, start, stage.unit)
         elif isinstance(feed, Streamed):
             inlet = StreamInlet(feed.source, epoch)

@@ -172,13 +172,14 @@ class StageRun:
             self._decided = self._tail
             return True
         if isinstance(inlet, StreamInlet) and inlet.wants_pull:
-            self._decided = lambda: self._pulling(inlet, min(units, size * lane.cap))
+            self._decided = lambda: self._pulling(inlet, size * lane.cap)
             return True
         return False
 
-    def _is_head(self, number: int) -> bool:
-        """The stream waits for this ticket, or for one behind it, and the epoch is being read."""
-        return number <= self.outlet.head and not self.outlet.ready and self.run.current
+    @property
+    def _waited_for(self) -> int:
+        """The ticket that must go on before anything more can leave; -1 if nobody waits."""
+        return self.outlet.head if self.run.current and not self.outlet.ready else -1
 
     @property
     def _filled(self) -> tuple[int, int]:
@@ -194,7 +195,7 @@ class StageRun:
     def _room(self) -> int:
         """How many units a new ticket may have."""
         lane, stage = self.lane, self.lane.stage
-        head = self._is_head(self.issued)
+        head = self.issued <= self._waited_for
         if not lane.budget.admits(lane.estimate.nbytes, head):
             return 0
         tickets, samples = self._filled
@@ -205,7 +206,7 @@ class StageRun:
     def _resumable(self) -> Job | None:
         lane, stage = self.lane, self.lane.stage
         for job in self._paused:
-            if self._is_head(job.number):
+            if job.number == self._waited_for:
                 return job
         tickets, samples = self._filled
         full = tickets - self.open >= stage.bound_tickets

@@ -22,9 +22,8 @@ class FakeSource(IndexedSource):
     verb = "fake"
 
     def __init__(self, spec: Any, length: int, constant: bool = False) -> None:
-        check_count("fake: length", length)
         self.spec = spec
-        self.count = length
+        self.count = check_count("fake: length", length)
         self.constant = constant
         # Made once: it refuses a bad spec here, at the line the user wrote.
         self._still = _filled(spec, lambda shape, dtype: _read_only(np.zeros(shape, dtype)))

@@ -1,0 +1,208 @@
+"""stats(): all names of the contract, as numbers that add up."""
+
+import math
+import threading
+from time import perf_counter
+
+import pytest
+
+import penstock as ps
+from tests.runtime.helpers import LAYOUTS, Gate, await_event, placed
+
+LOADER_KEYS = {"samples", "batches", "epoch", "wait_s", "wait_share", "errors", "stuck"}
+STAGE_KEYS = {"working_s", "waiting_input_s", "waiting_room_s", "occupancy", "samples", "workers"}
+
+
+def double(sample):
+    return 2 * sample
+
+
+def stage(stats, label):
+    return {key.removeprefix(f"stage.{label}."): value for key, value in stats.items() if key.startswith(f"stage.{label}.")}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_keys_exist_before_during_and_after_a_run(layout):
+    data = ps.from_sequence(range(50)).map(double, **placed(layout))
+    loader = data.loader(epochs=1)
+    for moment in ("before", "during", "after", "closed"):
+        if moment == "during":
+            batches = iter(loader)
+            next(batches)
+        elif moment == "after":
+            list(batches)
+        elif moment == "closed":
+            loader.close()
+        stats = loader.stats()
+        assert set(stats) >= LOADER_KEYS, moment
+        assert set(stage(stats, "double")) == STAGE_KEYS, moment
+        assert all(type(value) in (int, float) and math.isfinite(value) for value in stats.values()), moment
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_samples_and_batches_are_counted(layout):
+    data = ps.from_sequence(range(50)).map(double, **placed(layout)).batch(8, collate=list)
+    with data.loader(epochs=2) as loader:
+        list(loader)
+        stats = loader.stats()
+        assert (stats["samples"], stats["batches"], stats["epoch"]) == (50, 7, 0)
+        list(loader)
+        stats = loader.stats()
+        assert (stats["samples"], stats["batches"], stats["epoch"]) == (100, 14, 1)
+
+
+def test_samples_are_counted_as_they_are_handed_over_not_as_they_are_made():
+    with ps.from_sequence(range(1000)).map(double, workers=2).loader(epochs=1) as loader:
+        for number, _ in enumerate(loader, 1):
+            assert loader.batch_index == number
+            assert loader.stats()["batches"] >= number
+
+
+def test_a_stage_counts_the_samples_that_leave_it():
+    data = ps.from_sequence(range(60)).map(double, workers=2).filter(lambda x: x % 4 == 0, workers=1, name="even")
+    with data.loader(epochs=1) as loader:
+        assert len(list(loader)) == 30
+        stats = loader.stats()
+        assert stats["stage.double.samples"] == 60
+        assert stats["stage.even.samples"] == 30
+        assert stats["stage.double.workers"] == 2
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_working_and_waiting_add_up_to_workers_times_time(workers):
+    gate = Gate(0)
+    began = perf_counter()
+    loader = ps.from_sequence(range(200)).map(gate, workers=workers).loader(epochs=1)
+    made = perf_counter()
+    loader.start()
+    gate.await_reached(0)
+    threading.Event().wait(0.2)
+    gate.release()
+    list(loader)
+    first = perf_counter()
+    one = stage(loader.stats(), "Gate")
+    last = perf_counter()
+    loader.close()
+    total = one["working_s"] + one["waiting_input_s"] + one["waiting_room_s"]
+    assert workers * (first - made) * 0.95 <= total <= workers * (last - began) * 1.001
+    assert one["working_s"] >= 0.19
+
+
+def test_a_stage_in_a_call_is_working():
+    gate = Gate(0)
+    with ps.from_sequence([0]).map(gate, workers=1).loader(epochs=1) as loader:
+        loader.start()
+        gate.await_reached(0)
+        before = stage(loader.stats(), "Gate")
+        threading.Event().wait(0.05)
+        after = stage(loader.stats(), "Gate")
+        gate.release()
+        assert after["working_s"] - before["working_s"] >= 0.045
+        assert after["waiting_input_s"] == before["waiting_input_s"]
+
+
+def test_a_full_stage_waits_for_room():
+    full = threading.Event()
+
+    def last(sample):
+        if sample == 1:
+            full.set()
+        return sample
+
+    with ps.from_sequence(range(10**6)).map(last, workers=1).prefetch(2).loader().start() as loader:
+        await_event(full, "the second sample")
+        threading.Event().wait(0.02)
+        before = stage(loader.stats(), "last")
+        threading.Event().wait(0.05)
+        after = stage(loader.stats(), "last")
+        assert after["waiting_room_s"] - before["waiting_room_s"] >= 0.04
+        assert after["working_s"] == pytest.approx(before["working_s"], abs=0.005)
+
+
+def test_a_starved_stage_waits_for_input():
+    gate = Gate(1)
+    data = ps.from_sequence(range(3)).map(gate, workers=1).map(double, workers=1)
+    with data.loader(epochs=1) as loader:
+        batches = iter(loader)
+        assert next(batches) == 0
+        gate.await_reached(1)
+        before = stage(loader.stats(), "double")
+        threading.Event().wait(0.05)
+        after = stage(loader.stats(), "double")
+        gate.release()
+        assert after["waiting_input_s"] - before["waiting_input_s"] >= 0.04
+        assert list(batches) == [2, 4]
+
+
+def test_the_wait_of_the_training_loop_is_counted():
+    def slow(sample):
+        threading.Event().wait(0.02)
+        return sample
+
+    with ps.from_sequence(range(5)).map(slow, workers=1).loader(epochs=1) as loader:
+        list(loader)
+        stats = loader.stats()
+    assert stats["wait_s"] >= 0.08
+    assert 0.5 < stats["wait_share"] <= 1
+
+
+def test_a_training_loop_that_is_the_bottleneck_does_not_wait():
+    with ps.from_sequence(range(10)).map(double, workers=2).prefetch(10).loader(epochs=1) as loader:
+        for _ in loader:
+            threading.Event().wait(0.02)
+        stats = loader.stats()
+    assert stats["wait_share"] < 0.3
+
+
+def test_inline_work_is_wait_of_the_training_loop():
+    """Whoever makes the samples itself waits for data all the while."""
+
+    def slow(sample):
+        threading.Event().wait(0.02)
+        return sample
+
+    with ps.from_sequence(range(5)).map(slow).loader(inline=True) as loader:
+        list(loader)
+        stats = loader.stats()
+    assert stats["wait_s"] >= 0.08
+    assert stats["wait_share"] > 0.5
+
+
+def test_occupancy_is_high_when_nobody_reads_and_low_when_the_reader_waits():
+    full = threading.Event()
+
+    def tell(sample):
+        if sample == 3:
+            full.set()
+        return sample
+
+    with ps.from_sequence(range(100)).map(tell, workers=1).prefetch(4).loader(epochs=1) as loader:
+        loader.start()
+        await_event(full, "a full buffer")
+        threading.Event().wait(0.2)
+        assert loader.stats()["stage.tell.occupancy"] > 0.7
+    gate = Gate(0)
+    with ps.from_sequence([0]).map(gate, workers=1).loader(epochs=1) as loader:
+        loader.start()
+        gate.await_reached(0)
+        threading.Event().wait(0.05)
+        assert loader.stats()["stage.Gate.occupancy"] < 0.1
+        gate.release()
+
+
+def test_stats_can_be_read_while_other_threads_work():
+    with ps.from_sequence(range(20_000)).map(double, workers=4).loader(epochs=1) as loader:
+        last = 0
+        for _ in loader:
+            if loader.batch_index % 500 == 0:
+                samples = loader.stats()["samples"]
+                assert samples >= last
+                last = samples
+
+
+def test_stats_of_two_stages_of_one_function_are_kept_apart():
+    data = ps.from_sequence(range(10)).map(double, workers=1).map(double, workers=2)
+    with data.loader(epochs=1) as loader:
+        list(loader)
+        workers = sorted(value for key, value in loader.stats().items() if key.endswith(".workers"))
+    assert workers == [1, 2]
