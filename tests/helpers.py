@@ -79,10 +79,3 @@ def until_error(samples: Any, kind: type[BaseException]) -> tuple[list[Any], Bas
         for sample in samples:
             seen.append(sample)
     return seen, caught.value
-
-
-def drop(value: Any, *, when: Callable[[Any], bool], why: BaseException) -> Any:
-    """`value`, unless it is one of those for which `why` is raised."""
-    if when(value):
-        raise why
-    return value

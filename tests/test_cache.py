@@ -103,6 +103,16 @@ def test_repeat_and_epoch_behind_it_are_served_from_it(layout):
     assert set(fn.calls.values()) == {1}
 
 
+@any_threads
+def test_passes_of_a_repeat_are_served_the_same_draws(layout):
+    pipeline = (
+        ps.from_sequence(range(6)).map(lambda x, rng: rng.random(), rng=True, **layout.place).cache().repeat(3)
+    )
+    for _ in range(10):
+        samples = layout.run(pipeline)
+        assert samples[:6] == samples[6:12] == samples[12:]
+
+
 # ---------------------------------------------------------------------- what comes out
 
 

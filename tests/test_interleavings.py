@@ -100,11 +100,20 @@ def test_any_interleaving_gives_the_stream_of_the_inline_run(make):
             assert read(loader) == expected, f"seed {seed}"
 
 
-@pytest.mark.parametrize("make", [stages, varying, a_stream, alternating])
+@pytest.mark.parametrize("make", [stages, varying, skips, a_stream, alternating])
 def test_any_interleaving_gives_the_same_stream_under_a_memory_bound(make):
     expected = inline(make)
     for seed in range(SEEDS // 2):
         with interleave(seed), make().loader(memory=(1, 300, 10_000)[seed % 3]) as loader:
+            assert read(loader) == expected, f"seed {seed}"
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+@pytest.mark.parametrize("make", [stages, varying, alternating])
+def test_any_interleaving_gives_the_same_stream_with_few_samples_kept_ready(make, kept):
+    expected = inline(make)
+    for seed in range(SEEDS):
+        with interleave(seed), make().prefetch(kept).loader() as loader:
             assert read(loader) == expected, f"seed {seed}"
 
 

@@ -315,6 +315,9 @@ class Chain:
     def __repr__(self):
         return self.text + "".join(map(repr, self.steps))
 
+    def _repr_pretty_(self, printer, cycle):
+        printer.text(repr(self))  # Hypothesis would print the fields
+
 
 @st.composite
 def sources(draw):
@@ -380,7 +383,7 @@ def run(pipeline, layout, seed=3):
     """The epochs, each with the type of the exception that ended it, and the samples told as lost."""
     placement = {"inline": True} if layout.on == "inline" else {"workers": layout.workers}
     epochs = []
-    with pipeline.loader(seed=seed, memory=layout.memory, timeout_s=20, **placement) as loader:
+    with pipeline.loader(seed=seed, memory=layout.memory, timeout_s=10, **placement) as loader:
         for _ in range(EPOCHS):
             samples = []
             try:

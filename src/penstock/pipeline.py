@@ -417,7 +417,7 @@ class Pipeline(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """One epoch; its workers end with it."""
-        return _once(self.loader(epochs=1))
+        return self.loader(epochs=1).once()
 
     def __len__(self) -> int:
         """Samples or batches per epoch."""
@@ -455,15 +455,3 @@ class Pipeline(Generic[T]):
 
     def __repr__(self) -> str:
         return ".".join([self._source.label, *(op.label for op in self._ops)])
-
-
-def _once(loader: Loader[U]) -> Iterator[U]:
-    """One epoch of a loader that nobody else holds."""
-    try:
-        yield from loader
-    except GeneratorExit:
-        # The iterator is being collected, maybe inside the garbage collector: end, but do not wait.
-        loader.abandon()
-        raise
-    finally:
-        loader.close_unless_abandoned()

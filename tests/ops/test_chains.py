@@ -173,7 +173,7 @@ def random_steps(draw):
     return draw(st.sampled_from(options))
 
 
-@settings_for(100)
+@settings_for(70)
 @given(
     kind=sources,
     chain=st.lists(random_steps(), min_size=1, max_size=6),

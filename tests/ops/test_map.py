@@ -285,19 +285,18 @@ def test_the_name_is_used_in_the_repr_in_notes_and_in_stats():
 
 def test_a_call_past_its_timeout_is_treated_by_on_error():
     free = threading.Event()
-    try:
-        pipeline = ps.from_sequence(range(5)).map(
-            lambda x: free.wait() if x == 2 else x, workers=1, timeout_s=0.05, on_error="skip"
-        )
-        with pipeline.loader() as loader:
+    pipeline = ps.from_sequence(range(5)).map(
+        lambda x: free.wait() if x == 2 else x, workers=1, timeout_s=0.05, on_error="skip"
+    )
+    with pipeline.loader(epochs=1) as loader:
+        try:
             assert list(loader) == [0, 1, 3, 4]
             (record,) = loader.errors()
             assert record.index == 2
             assert isinstance(record.exception, ps.StageTimeout)
             assert loader.stats()["stuck"] == 1
+        finally:
             free.set()
-    finally:
-        free.set()
 
 
 @pytest.mark.parametrize(

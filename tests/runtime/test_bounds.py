@@ -6,9 +6,9 @@ import weakref
 
 import numpy as np
 import pytest
+from tests.runtime.helpers import SOON_S, await_event
 
 import penstock as ps
-from tests.runtime.helpers import SOON_S, await_event
 
 SETTLE_S = 0.05
 
@@ -28,7 +28,7 @@ class Made:
         return sample
 
     def settled(self):
-        """The number of calls, once there are no more: a bound that is too high is seen, one that holds never fails."""
+        """The number of calls, once there have been none for a moment; a bound that holds never fails."""
         await_event(self.changed, "the first call")
         while self.changed.wait(SETTLE_S):
             self.changed.clear()
@@ -70,7 +70,9 @@ def test_prefetch_bounds_the_samples_made_ahead(source, workers, ready):
 @every_source
 def test_prefetch_counts_batches_after_a_batch(source):
     made = Made()
-    data = SOURCES[source]().filter(lambda x: True).map(made, workers=2).prefetch(8).batch(4, collate=list).prefetch(3)
+    data = (
+        SOURCES[source]().filter(lambda x: True).map(made, workers=2).prefetch(8).batch(4, collate=list).prefetch(3)
+    )
     with data.loader().start():
         # three batches ready, 8 samples for them, and those that were taken for the next two batches
         assert 3 * 4 <= made.settled() <= 3 * 4 + 8 + 2 * 4
@@ -142,7 +144,14 @@ def test_a_function_that_yields_a_million_samples_stays_within_bounds():
 
 def test_a_window_shuffle_holds_no_more_than_its_window():
     made = Made()
-    data = SOURCES["stream"]().map(made, workers=1).prefetch(4).shuffle(window=50).map(lambda x: x, workers=1).prefetch(4)
+    data = (
+        SOURCES["stream"]()
+        .map(made, workers=1)
+        .prefetch(4)
+        .shuffle(window=50)
+        .map(lambda x: x, workers=1)
+        .prefetch(4)
+    )
     with data.loader().start() as loader:
         assert made.settled() <= 50 + 4 + 4 + 50
         assert sorted(itertools.islice(loader, 50)) == list(range(50))

@@ -8,10 +8,10 @@ import warnings
 import weakref
 
 import pytest
+from tests.runtime.helpers import LAYOUTS, Gate, Peak, await_event, in_thread, placed
 
 import penstock as ps
 from penstock.testing.leaks import leaks_since, snapshot
-from tests.runtime.helpers import LAYOUTS, Gate, Peak, await_event, in_thread, placed
 
 
 def identity(sample):
@@ -70,7 +70,12 @@ def test_the_context_manager_closes(layout):
 def test_use_after_close_is_an_error_that_says_so(layout):
     loader = LONG.map(identity, **placed(layout)).loader()
     loader.close()
-    for use in (lambda: next(iter(loader)), loader.start, lambda: list(loader.epochs(1)), lambda: next(loader.steps(1))):
+    for use in (
+        lambda: next(iter(loader)),
+        loader.start,
+        lambda: list(loader.epochs(1)),
+        lambda: next(loader.steps(1)),
+    ):
         with pytest.raises(ps.PenstockError, match="closed"):
             use()
 
@@ -316,8 +321,7 @@ def test_a_loader_in_a_reference_cycle_is_collected():
     assert_nothing_left(before)
 
 
-def test_a_loader_held_by_its_own_function_is_collected():
-    before = snapshot()
+def begin_a_loader_that_its_own_function_holds():
     held = []
 
     def holds(sample):
@@ -325,7 +329,11 @@ def test_a_loader_held_by_its_own_function_is_collected():
 
     held.append(LONG.map(holds, workers=2).loader())
     next(iter(held[0]))
-    del held, holds
+
+
+def test_a_loader_held_by_its_own_function_is_collected():
+    before = snapshot()
+    begin_a_loader_that_its_own_function_holds()
     gc.collect()
     assert_nothing_left(before)
 

@@ -5,9 +5,9 @@ import itertools
 import threading
 
 import pytest
+from tests.runtime.helpers import SOON_S, Gate, Peak, await_event
 
 import penstock as ps
-from tests.runtime.helpers import SOON_S, Gate, Peak, await_event
 
 WORKERS = [1, 2, 4, 7]
 
@@ -181,10 +181,9 @@ def test_a_stage_that_stood_still_for_want_of_room_goes_on_when_the_next_one_tak
             assert list(loader) == list(range(20))
 
 
-@every_source
 @pytest.mark.parametrize("workers", [2, 4])
-def test_calls_that_wait_for_each_other_meet_up_to_the_last(source, workers):
-    """No worker is left with several samples while another has none."""
+def test_calls_that_wait_for_each_other_meet_up_to_the_last(workers):
+    """No worker is left with several samples while another has none, where the end is known."""
     barrier = threading.Barrier(workers)
 
     def meet(sample):
@@ -192,7 +191,7 @@ def test_calls_that_wait_for_each_other_meet_up_to_the_last(source, workers):
         return sample
 
     n = 30 * workers
-    assert list(SOURCES[source](n).map(meet, workers=workers)) == list(range(n))
+    assert list(ps.from_sequence(range(n)).map(meet, workers=workers)) == list(range(n))
 
 
 @every_source
@@ -341,9 +340,11 @@ def test_one_worker_is_one_caller():
 
 def test_inline_calls_are_made_by_the_reader():
     threads = set()
-    with ps.from_sequence(range(20)).map(lambda x: threads.add(threading.get_ident()), workers=4).loader(
-        inline=True
-    ) as loader:
+    with (
+        ps.from_sequence(range(20))
+        .map(lambda x: threads.add(threading.get_ident()), workers=4)
+        .loader(inline=True) as loader
+    ):
         list(loader)
     assert threads == {threading.get_ident()}
 

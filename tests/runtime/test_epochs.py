@@ -4,9 +4,9 @@ import threading
 from itertools import islice
 
 import pytest
+from tests.runtime.helpers import LAYOUTS, Gate, await_event, fail_at, placed
 
 import penstock as ps
-from tests.runtime.helpers import LAYOUTS, Gate, await_event, fail_at, placed
 
 N = 20
 
@@ -92,7 +92,9 @@ def test_no_sample_crosses_when_epochs_are_broken_off_at_random(layout):
             assert list(islice(loader, cut)) == epoch_of(number)[:cut]
 
 
-@pytest.mark.parametrize("pipeline", [ps.from_sequence([]), ps.from_iterable(list), ps.from_sequence([1]).filter(bool)])
+@pytest.mark.parametrize(
+    "pipeline", [ps.from_sequence([]), ps.from_iterable(list), ps.from_sequence([1]).filter(bool)]
+)
 @pytest.mark.parametrize("workers", [1, 4])
 def test_an_empty_epoch_ends_at_once_and_the_next_begins(pipeline, workers):
     empty = pipeline.map(lambda sample: sample, workers=workers).filter(lambda sample: False).batch(2)
@@ -251,7 +253,9 @@ def test_epochs_and_steps_refuse_what_is_no_number(n):
             loader.steps(n)
 
 
-@pytest.mark.parametrize("arguments", [{"epochs": 0}, {"epochs": True}, {"epochs": 1.5}, {"seed": "x"}, {"seed": True}])
+@pytest.mark.parametrize(
+    "arguments", [{"epochs": 0}, {"epochs": True}, {"epochs": 1.5}, {"seed": "x"}, {"seed": True}]
+)
 def test_a_loader_refuses_what_is_no_number(arguments):
     with pytest.raises(ps.PlanError):
         ps.from_sequence([1]).loader(**arguments)

@@ -5,9 +5,9 @@ import threading
 import traceback
 
 import pytest
+from tests.runtime.helpers import LAYOUTS, await_event, fail_at, placed, until_error
 
 import penstock as ps
-from tests.runtime.helpers import LAYOUTS, await_event, fail_at, placed, until_error
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 SOURCES = {
@@ -201,7 +201,9 @@ def test_unusual_exceptions_end_the_run_and_never_hang(layout, error):
     with data.loader(epochs=1) as loader:
         got, exc = until_error(loader)
     assert got == [0, 1, 2]
-    assert isinstance(exc, error) or (error in (StopIteration, StopAsyncIteration) and isinstance(exc, RuntimeError))
+    assert isinstance(exc, error) or (
+        error in (StopIteration, StopAsyncIteration) and isinstance(exc, RuntimeError)
+    )
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])

@@ -1,7 +1,6 @@
 """The interpreter ends cleanly and silently, whatever a loader is doing."""
 
 import pytest
-
 from tests.runtime.helpers import run_script
 
 PRELUDE = """
@@ -32,15 +31,14 @@ STATES = {
     ),
     "an endless source": "loader = ENDLESS.map(f, workers=2).loader(); it = iter(loader); next(it)",
     "an iterator of the pipeline": "it = iter(LONG.map(f, workers=2)); next(it)",
-    "a shared pool": (
-        "pool = ps.Threads(2); loader = LONG.map(f, on=pool).loader(); it = iter(loader); next(it)"
-    ),
+    "a shared pool": ("pool = ps.Threads(2); loader = LONG.map(f, on=pool).loader(); it = iter(loader); next(it)"),
     "a pool and two loaders": (
         "pool = ps.Threads(1); a = LONG.map(f, on=pool).loader(); b = ENDLESS.map(f, on=pool).loader();"
         "ia = iter(a); ib = iter(b); next(ia); next(ib)"
     ),
     "in a reference cycle": (
-        "class T: pass\nt = T(); t.t = t; t.loader = LONG.map(f, workers=2).loader(); t.it = iter(t.loader); next(t.it)"
+        "class T: pass\n"
+        "t = T(); t.t = t; t.loader = LONG.map(f, workers=2).loader(); t.it = iter(t.loader); next(t.it)"
     ),
     "held by a module that outlives most": (
         "loader = LONG.map(f, workers=2).loader(); it = iter(loader); next(it); sys.kept = (loader, it)"
@@ -120,14 +118,18 @@ def test_the_interpreter_exits_cleanly_and_silently(state):
 
 
 def test_an_exception_of_the_training_loop_is_all_that_is_printed():
-    done = run_script(PRELUDE + "for sample in LONG.map(f, workers=2).loader():\n    raise ZeroDivisionError('mine')")
+    done = run_script(
+        PRELUDE + "for sample in LONG.map(f, workers=2).loader():\n    raise ZeroDivisionError('mine')"
+    )
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith("ZeroDivisionError: mine")
     assert done.stderr.count("Traceback") == 1
 
 
 def test_an_exception_of_a_worker_is_printed_once_with_its_note():
-    done = run_script(PRELUDE + "def bad(sample):\n    raise KeyError('mine')\nlist(LONG.map(bad, workers=2).loader())")
+    done = run_script(
+        PRELUDE + "def bad(sample):\n    raise KeyError('mine')\nlist(LONG.map(bad, workers=2).loader())"
+    )
     assert done.returncode == 1
     assert "KeyError: 'mine'" in done.stderr
     assert "map(bad)" in done.stderr

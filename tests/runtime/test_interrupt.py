@@ -9,9 +9,9 @@ import textwrap
 import threading
 
 import pytest
+from tests.runtime.helpers import SOON_S
 
 import penstock as ps
-from tests.runtime.helpers import SOON_S
 
 # The child makes the terminal its own, so that what is typed there is a signal for it.
 PRELUDE = """

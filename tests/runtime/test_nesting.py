@@ -3,9 +3,9 @@
 import threading
 
 import pytest
+from tests.runtime.helpers import SOON_S, Peak
 
 import penstock as ps
-from tests.runtime.helpers import SOON_S, Peak
 
 #: the nasty ones are tried so often
 TIMES = 50
@@ -190,7 +190,7 @@ def test_loaders_of_one_pool_take_turns():
     with ps.Threads(1) as pool:
         data = ps.from_sequence(range(100)).map(lambda x: x, on=pool)
         with data.loader(epochs=1) as one, data.loader(epochs=1) as other:
-            assert [pair for pair in zip(one, other, strict=True)] == [(x, x) for x in range(100)]
+            assert list(zip(one, other, strict=True)) == [(x, x) for x in range(100)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 import pytest
+from tests.runtime.helpers import plan_of
 
 import penstock as ps
-from tests.runtime.helpers import plan_of
 
 
 def f(sample):
@@ -49,8 +49,14 @@ def stages(pipeline, **options):
 PLACED = {
     "nothing placed: one background thread": (S.map(f).map(g), [("thread", 1, ["f", "g"])]),
     "the source rides with the first placed op": (S.map(f, workers=3), [("thread", 3, ["f"])]),
-    "what stands before the first placed op rides with it": (S.map(f).map(g, workers=3), [("thread", 3, ["f", "g"])]),
-    "an op without a placement rides with the one before": (S.map(f, workers=3).map(g), [("thread", 3, ["f", "g"])]),
+    "what stands before the first placed op rides with it": (
+        S.map(f).map(g, workers=3),
+        [("thread", 3, ["f", "g"])],
+    ),
+    "an op without a placement rides with the one before": (
+        S.map(f, workers=3).map(g),
+        [("thread", 3, ["f", "g"])],
+    ),
     "a placement of its own is a stage of its own": (
         S.map(f, workers=2).map(g, workers=2),
         [("thread", 2, ["f"]), ("thread", 2, ["g"])],
@@ -187,11 +193,6 @@ def test_a_hopeful_batch_is_given_up_by_a_wary_plan():
     assert [stage.unit for stage in plan_of(S.map(f).batch(2), wary=True).stages] == [1, 1]
 
 
-def test_a_batch_without_functions_stays_in_the_worker_of_a_wary_plan():
-    (stage,) = plan_of(S.batch(2), wary=True).stages
-    assert stage.unit == 2
-
-
 def test_a_batch_whose_later_ops_count_is_not_hopeful():
     assert not any(stage.hopeful for stage in plan_of(S.map(f).batch(2).take(3)).stages)
     assert not any(stage.hopeful for stage in plan_of(ps.zip(S.map(f).batch(2), S)).stages)
@@ -205,7 +206,9 @@ def test_a_batch_of_real_arrays_is_one_read_unless_a_function_sees_the_rows():
     assert not plan_of(S.batch(2)).root.block_read
 
 
-@pytest.mark.parametrize("pipeline", [S.shuffle().map(f), S.map(f).shuffle(), S.shuffle().repeat(2), S.skip(1).take(2)])
+@pytest.mark.parametrize(
+    "pipeline", [S.shuffle().map(f), S.map(f).shuffle(), S.shuffle().repeat(2), S.skip(1).take(2)]
+)
 def test_ops_that_only_change_the_order_cost_no_stage(pipeline):
     assert len(plan_of(pipeline).stages) == 1
 

@@ -6,10 +6,10 @@ import threading
 import weakref
 
 import pytest
+from tests.runtime.helpers import Gate, in_thread
 
 import penstock as ps
 from penstock.testing.leaks import leaks_since, snapshot
-from tests.runtime.helpers import Gate, in_thread
 
 
 def thread_of(sample):
@@ -169,7 +169,7 @@ def test_two_ops_on_one_pool_still_share_it_after_pickling():
 
 def test_pools_are_compared_by_identity():
     one, other = ps.Threads(2), ps.Threads(2)
-    assert one == one  # noqa: PLR0124
+    assert one == one
     assert one != other
     assert len({one, other}) == 2
 

@@ -54,7 +54,9 @@ def chi_square(counts):
 def test_each_sample_comes_to_each_place_equally_often(n):
     rounds, position = 200 * n if n < 60 else 40 * n, n // 3
     at = np.array([position])
-    counts = np.bincount([int(permute(at, n, derive("uniform", r))[0]) for r in range(min(rounds, 12_000))], minlength=n)
+    counts = np.bincount(
+        [int(permute(at, n, derive("uniform", r))[0]) for r in range(min(rounds, 12_000))], minlength=n
+    )
     # The statistic has mean n - 1 and deviation sqrt(2(n - 1)); six deviations are one in 10^8 or rarer.
     assert chi_square(counts) < (n - 1) + 6 * np.sqrt(2 * (n - 1))
 
@@ -81,7 +83,16 @@ def test_orders_of_different_keys_have_little_in_common():
 
 
 def test_parts_of_a_key_are_kept_apart():
-    keys = [derive(0, 1), derive(1, 0), derive(1, 1), derive("1", 1), derive(11), derive("a", "b"), derive("ab"), derive()]
+    keys = [
+        derive(0, 1),
+        derive(1, 0),
+        derive(1, 1),
+        derive("1", 1),
+        derive(11),
+        derive("a", "b"),
+        derive("ab"),
+        derive(),
+    ]
     assert len(set(keys)) == len(keys)
     assert all(0 <= key < 2**128 for key in keys)
 

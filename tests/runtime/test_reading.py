@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.runtime.helpers import plan_of
 
 import penstock as ps
 from penstock.runtime.program import Program
-from tests.runtime.helpers import plan_of
 
 
 def reading_of(pipeline, seed=0):

@@ -5,9 +5,9 @@ import queue
 import threading
 
 import pytest
+from tests.runtime.helpers import LAYOUTS, SOON_S, in_thread, placed
 
 import penstock as ps
-from tests.runtime.helpers import LAYOUTS, SOON_S, in_thread, placed
 
 N = 50
 

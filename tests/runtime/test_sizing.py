@@ -34,11 +34,19 @@ def test_slow_samples_go_one_by_one(per_unit_s):
     assert fed(Sizer(), per_unit_s).size == 1
 
 
-def test_work_that_turns_slow_is_cut_at_once():
+def test_work_that_turns_slow_is_cut_within_a_few_tickets():
     sizer = fed(Sizer(), 1e-6)
-    large = sizer.size
-    sizer.record(large, 1.0)
-    assert sizer.size < large / 2
+    for _ in range(5):
+        sizer.record(sizer.size, sizer.size * 0.1)
+    assert sizer.size == 1
+
+
+def test_one_slow_ticket_among_fast_ones_changes_little():
+    sizer = fed(Sizer(), 1e-5)
+    before = sizer.size
+    sizer.record(before, 1.0)
+    fed(sizer, 1e-5, times=6)
+    assert before / 2 <= sizer.size <= 2 * before
 
 
 def test_a_ticket_is_never_empty_nor_unbounded():

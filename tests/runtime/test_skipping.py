@@ -4,9 +4,9 @@ import itertools
 import threading
 
 import pytest
+from tests.runtime.helpers import LAYOUTS, fail_at, placed, until_error
 
 import penstock as ps
-from tests.runtime.helpers import LAYOUTS, fail_at, placed, until_error
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 SOURCES = {
@@ -160,9 +160,11 @@ def test_a_retry_calls_again_until_it_works(source, layout):
 @pytest.mark.parametrize("then", ["skip", "raise"])
 def test_when_all_retries_have_failed_then_decides(layout, then):
     shaky = Shaky({5: 99})
-    with ps.from_sequence(range(8)).map(shaky, on_error=ps.Retry(3, 0, then=then), **placed(layout)).loader(
-        epochs=1
-    ) as loader:
+    with (
+        ps.from_sequence(range(8))
+        .map(shaky, on_error=ps.Retry(3, 0, then=then), **placed(layout))
+        .loader(epochs=1) as loader
+    ):
         got, exc = until_error(loader)
         assert len(loader.errors()) == 1
     assert shaky.calls[5] == 4

@@ -4,6 +4,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from tests.runtime.helpers import plan_of
 
 import penstock as ps
 from penstock.runtime.budget import Budget
@@ -11,7 +12,6 @@ from penstock.runtime.chunk import Chunk, Failure
 from penstock.runtime.inlets import JoinedInlet, PositionInlet, Pulled, Queue, StreamInlet
 from penstock.runtime.program import Program
 from penstock.runtime.stage_run import Lane, Pull, StageRun
-from tests.runtime.helpers import plan_of
 
 
 def f(sample):
@@ -141,37 +141,37 @@ def test_without_being_read_an_epoch_has_no_head_and_stays_within_the_bound():
     assert len(taken(stage)) == 1
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_what_is_reserved_and_held_returns_to_nothing_and_the_bound_holds(seed):
-    rng = random.Random(seed)
-    stage = opened(mapped(3, ordered=bool(seed % 2)), n=60, memory=5000)
-    budget, out, got, largest = stage.lane.budget, [], [], 1000
-    while not stage.over:
-        out += taken(stage)
-        if out and rng.random() < 0.7:
-            job = out.pop(rng.randrange(len(out)))
-            finish(stage, job, job.ticket.count, nbytes=rng.randrange(largest))
-        else:
-            got += popped(stage)
-        assert budget.used <= 5000 + 3 * largest
-        assert len(out) <= 3
-    assert sorted(got) == list(range(60))
-    assert (budget.used, stage.lane.held, stage.lane.open, stage.lane.in_flight) == (0, 0, 0, 0)
+def test_what_is_reserved_and_held_returns_to_nothing_and_the_bound_holds():
+    for seed in range(30):
+        rng = random.Random(seed)
+        stage = opened(mapped(3, ordered=bool(seed % 2)), n=60, memory=5000)
+        budget, out, got, largest = stage.lane.budget, [], [], 1000
+        while not stage.over:
+            out += taken(stage)
+            if out and rng.random() < 0.7:
+                job = out.pop(rng.randrange(len(out)))
+                finish(stage, job, job.ticket.count, nbytes=rng.randrange(largest))
+            else:
+                got += popped(stage)
+            assert budget.used <= 5000 + 3 * largest
+            assert len(out) <= 3
+        assert sorted(got) == list(range(60))
+        assert (budget.used, stage.lane.held, stage.lane.open, stage.lane.in_flight) == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_the_order_is_kept_however_workers_finish(seed):
-    rng = random.Random(seed)
-    stage = opened(mapped(4), n=50)
-    out, got = [], []
-    while not stage.over:
-        out += taken(stage)
-        if out:
-            job = out.pop(rng.randrange(len(out)))
-            finish(stage, job, job.ticket.count)
-        if rng.random() < 0.5:
-            got += popped(stage)
-    assert got == list(range(50))
+def test_the_order_is_kept_however_workers_finish():
+    for seed in range(30):
+        rng = random.Random(seed)
+        stage = opened(mapped(4), n=50)
+        out, got = [], []
+        while not stage.over:
+            out += taken(stage)
+            if out:
+                job = out.pop(rng.randrange(len(out)))
+                finish(stage, job, job.ticket.count)
+            if rng.random() < 0.5:
+                got += popped(stage)
+        assert got == list(range(50))
 
 
 def test_a_failure_at_its_place_ends_the_stage():
@@ -232,7 +232,7 @@ def test_a_ticket_given_up_is_begun_again_without_what_it_had_handed_in():
 
 def test_a_stage_without_input_is_not_blocked_for_want_of_room():
     upstream = SimpleNamespace(pop=lambda: None, over=False)
-    inlet = JoinedInlet(0, None, [Queue(upstream)])
+    inlet = JoinedInlet(0, None, [Queue(upstream)], Budget(None))
     stage = opened(mapped(2), inlet=inlet)
     assert not stage.runnable()
     assert not stage.lane.counters.blocked
@@ -249,7 +249,7 @@ def test_a_full_stage_is_blocked_for_want_of_room():
 def test_input_is_not_taken_from_upstream_without_room():
     chunks = [Chunk([n], [n]) for n in range(100)]
     upstream = SimpleNamespace(pop=lambda: chunks.pop(0) if chunks else None, over=False)
-    stage = opened(mapped(1), inlet=JoinedInlet(0, None, [Queue(upstream)]))
+    stage = opened(mapped(1), inlet=JoinedInlet(0, None, [Queue(upstream)], Budget(None)))
     while jobs := taken(stage):
         stage.put(jobs[0], Chunk(jobs[0].ticket.samples, jobs[0].ticket.places), True)
     left = len(chunks)

@@ -5,9 +5,9 @@ import threading
 from time import perf_counter
 
 import pytest
+from tests.runtime.helpers import LAYOUTS, Gate, await_event, placed
 
 import penstock as ps
-from tests.runtime.helpers import LAYOUTS, Gate, await_event, placed
 
 LOADER_KEYS = {"samples", "batches", "epoch", "wait_s", "wait_share", "errors", "stuck"}
 STAGE_KEYS = {"working_s", "waiting_input_s", "waiting_room_s", "occupancy", "samples", "workers"}
@@ -18,7 +18,11 @@ def double(sample):
 
 
 def stage(stats, label):
-    return {key.removeprefix(f"stage.{label}."): value for key, value in stats.items() if key.startswith(f"stage.{label}.")}
+    return {
+        key.removeprefix(f"stage.{label}."): value
+        for key, value in stats.items()
+        if key.startswith(f"stage.{label}.")
+    }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -1,6 +1,6 @@
 """What a type checker says about a user's chain. Not run: read by mypy, see test_typing.py.
 
-A line with ``# is: T`` ends in an expression of type T; a line with ``# error: code`` is refused.
+``is:`` gives the type that a line must reveal; ``error`` marks a line that must be refused.
 """
 
 from collections.abc import Iterator
@@ -43,6 +43,10 @@ def add(one: int, other: int) -> int:
     return one + other
 
 
+def largest(numbers: list[int]) -> int:
+    return max(numbers)
+
+
 def doubled(pipeline: ps.Pipeline[int]) -> ps.Pipeline[float]:
     return pipeline.map(half)
 
@@ -72,7 +76,7 @@ def accepted() -> None:
     reveal_type(texts.map(ps.per_worker(lambda: length)))  # is: Pipeline[int]
     reveal_type(texts.flat_map(words))  # is: Pipeline[str]
     reveal_type(texts.flat_map(letters, interleave=2))  # is: Pipeline[str]
-    reveal_type(numbers.batch(4, collate=sum))  # is: Pipeline[int]
+    reveal_type(numbers.batch(4, collate=largest))  # is: Pipeline[int]
     reveal_type(numbers.apply(doubled))  # is: Pipeline[float]
 
     # what keeps samples keeps their type
@@ -102,7 +106,7 @@ def refused(texts: ps.Pipeline[str], numbers: ps.Pipeline[int]) -> None:
     texts.map(fetch).map(length)  # error
     numbers.map(noisy)  # error
     numbers.map(half, rng=True)  # error
-    texts.batch(4, collate=sum)  # error
+    texts.batch(4, collate=largest)  # error
     texts.apply(doubled)  # error
 
     # arguments that are none

@@ -9,7 +9,7 @@ import pytest
 
 CHAINS = Path(__file__).with_name("chains.py")
 LINES = CHAINS.read_text().splitlines()
-TYPES = {at: found[1] for at, line in enumerate(LINES, 1) if (found := re.search(r"# is: (.*)$", line))}
+TYPES = {at: found[1] for at, line in enumerate(LINES, 1) if (found := re.search(r"  # is: (.*)$", line))}
 REFUSED = [at for at, line in enumerate(LINES, 1) if line.endswith("# error")]
 
 

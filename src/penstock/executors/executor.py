@@ -30,6 +30,13 @@ class Worker(ABC):
     retired: bool = False
 
     @abstractmethod
+    def park(self) -> Any:
+        """Wait until `unpark`. What it returns is awaited, if the executor is asynchronous."""
+
+    def turn(self) -> None:
+        """A point where another worker might just as well run; tests use it to choose which."""
+
+    @abstractmethod
     def unpark(self) -> None:
         """Wake the worker if it waits. Never blocks, never takes a lock."""
 

@@ -33,6 +33,9 @@ class ThreadWorker(Worker):
     def park(self) -> None:
         self.spot.park()
 
+    def turn(self) -> None:
+        self.spot.turn()
+
     def unpark(self) -> None:
         self.spot.unpark()
 

@@ -83,28 +83,15 @@ class Store:
 
 
 class _Tape:
-    """A whole epoch in its order."""
+    """A whole epoch in its order, once it is complete."""
 
     def __init__(self, max_bytes: int | None) -> None:
         self.max_bytes = max_bytes
-        self.bytes = 0
         self.samples: list[Any] = []
         self.places: list[Place] = []
         self.complete = False
+        #: an epoch does not fit
         self.full = False
-
-    def rewind(self) -> None:
-        self.bytes = 0
-        self.samples, self.places = [], []
-
-    def record(self, samples: list[Any], places: Sequence[Place]) -> None:
-        self.bytes += sum(map(nbytes, samples)) if self.max_bytes is not None else 0
-        if self.max_bytes is not None and self.bytes > self.max_bytes:
-            self.full = True
-            self.rewind()
-        if not self.full:
-            self.samples += samples
-            self.places += places
 
 
 class _Replay(Joint):
@@ -117,22 +104,36 @@ class _Replay(Joint):
         self.epoch = epoch
         self.next = 0
         self.playing = tape.complete
-        if not self.playing:
-            tape.rewind()
+        self.bytes = 0
+        self.samples: list[Any] = []
+        self.places: list[Place] = []
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
-        tape = self.tape
         if self.playing:
-            stop = self.next + most
-            samples, places = tape.samples[self.next : stop], tape.places[self.next : stop]
-            self.next = stop
-            self.ended = stop >= len(tape.samples)
-            return [read_only(sample) for sample in samples], places
+            return self._played(most)
         (source,) = inputs
         if source.epoch < 0:
             source.renew(self.epoch)
-        samples, taken = source.take(most)
-        tape.record(samples, taken)
+        samples, places = source.take(most)
         self.ended = source.ended and not source.count
-        tape.complete = self.ended and not tape.full
-        return ([read_only(sample) for sample in samples] if not tape.full else samples), taken
+        return self._recorded(samples, places), places
+
+    def _played(self, most: int) -> tuple[list[Any], Sequence[Place]]:
+        first, self.next = self.next, self.next + most
+        self.ended = self.next >= len(self.tape.samples)
+        samples = self.tape.samples[first : self.next]
+        return [read_only(sample) for sample in samples], self.tape.places[first : self.next]
+
+    def _recorded(self, samples: list[Any], places: Sequence[Place]) -> list[Any]:
+        tape = self.tape
+        if tape.max_bytes is not None and not tape.full:
+            self.bytes += sum(map(nbytes, samples))
+            tape.full = self.bytes > tape.max_bytes
+        if tape.full:
+            self.samples, self.places = [], []
+            return samples
+        self.samples += samples
+        self.places += places
+        if self.ended and not tape.complete:
+            tape.samples, tape.places, tape.complete = self.samples, self.places, True
+        return [read_only(sample) for sample in samples]

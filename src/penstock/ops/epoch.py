@@ -83,6 +83,7 @@ class _Onward(Joint):
             source.renew(0)
         while source.taken < self.next and source.count:
             source.take(self.next - source.taken)
+            self.empty = 0
         number = source.epoch
         behind = source.taken < self.next
         samples, places = source.take(0 if behind else min(most, self.stop - self.next))

@@ -190,6 +190,8 @@ class Op(ABC, Generic[In, Out]):
     counts: bool = False
     #: `run` is nothing but ``info.bound(sample)`` for every sample, so maps in a row are one loop
     elementwise: bool = False
+    #: goes on for ever
+    endless: bool = False
     #: its joint goes on in the next epoch where it stood, with the same inputs
     carries: bool = False
     #: serves again what it has seen; `store` makes what it keeps

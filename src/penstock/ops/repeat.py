@@ -47,6 +47,10 @@ class Repeat(Op[In, In]):
         return f"repeat({'' if self.times is None else self.times})"
 
     @property
+    def endless(self) -> bool:  # type: ignore[override]
+        return self.times is None
+
+    @property
     def commutes(self) -> bool:  # type: ignore[override]
         return self.times is not None
 

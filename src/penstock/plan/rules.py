@@ -251,6 +251,11 @@ class _Maker:
             )
             return draft
         stage = self._finished(draft)
+        carrying = _carrying(stage)
+        if op.endless and carrying is not None:
+            raise PlanError(
+                f"{op.label} has no end, and {carrying.label} before it goes round by itself; leave {op.label} out"
+            )
         after = _Draft(Joined((stage,), step), *place)
         if op.effect is Effect.REGROUPS:
             after.steps.append(step)
@@ -332,6 +337,14 @@ class _Maker:
             cache_step=draft.cache_step,
             reasons=tuple(draft.reasons),
         )
+
+
+def _carrying(stage: Stage) -> Op[Any, Any] | None:
+    """An op before the end of `stage` whose joint goes on from epoch to epoch."""
+    for one in stage.walk():
+        if isinstance(one.feed, Joined) and one.feed.step is not None and one.feed.step.op.carries:
+            return one.feed.step.op
+    return None
 
 
 def _on_loop(site: Site) -> bool:

@@ -61,6 +61,8 @@ class Budget:
 
     def __init__(self, allowed: int | None) -> None:
         self.allowed = allowed
+        #: bytes after which a worker hands in what it has, so that no chunk is much larger than a sample
+        self.portion = 0
         self.used = 0
         self.peak = 0
 

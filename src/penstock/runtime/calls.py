@@ -128,7 +128,7 @@ class Calls:
     ) -> list[Any]:
         self._call = (fn, extra)
         if self.step.op.timeout_s is not None and not self.task.inline:
-            return self._each_timed(fn, samples, extra)
+            return self._each_timed(samples)
         out: list[Any] = []
         self.task.begin(self, out)
         results = map(fn, samples) if extra is None else map(fn, samples, map(extra, range(len(samples))))
@@ -141,41 +141,29 @@ class Calls:
                 raise RuntimeError("the function raised StopIteration")
             except BaseException as exc:
                 number = len(out) + len(self.lost)
-                if self.task.goes_through(exc):
-                    raise
                 if not self._settle(number, exc, out):
                     return out
 
-    def _each_timed(
-        self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None
-    ) -> list[Any]:
+    def _each_timed(self, samples: Sequence[Any]) -> list[Any]:
         """Sample by sample, with the time at which each call began on view."""
         out: list[Any] = []
-        timeout_s = self.step.op.timeout_s
-        assert timeout_s is not None
         self.task.begin(self, out)
-        for number, sample in enumerate(samples):
+        for number in range(len(samples)):
+            failed = self.task.timeouts(self.step.number, self.places[number])
             try:
-                condemned = self.task.condemned(self.step.number, self.places[number])
-                if condemned is not None:
-                    raise condemned
-                self.task.call_began(timeout_s)
-                try:
-                    value = fn(sample) if extra is None else fn(sample, extra(number))
-                finally:
-                    self.task.call_ended()
-                out.append(value)
+                if failed:
+                    raise StageTimeout(f"{self.step.op.label} did not return within {self.step.op.timeout_s:g} s")
+                out.append(self.recall(number))
             except BaseException as exc:
-                if self.task.goes_through(exc):
-                    raise
-                if not self._settle(number, exc, out):
+                if not self._settle(number, exc, out, attempt=max(failed - 1, 0)):
                     return out
         return out
 
-    def _settle(self, number: int, exc: BaseException, out: list[Any]) -> bool:
+    def _settle(self, number: int, exc: BaseException, out: list[Any], attempt: int = 0) -> bool:
         """Retry, drop or fail sample `number`; False when the chunk ends here."""
-        attempt = 0
         while True:
+            if self.task.goes_through(exc):
+                raise exc
             verdict = decide(self.step.op.on_error, exc, attempt)
             if verdict.action != "retry" or not self.task.pause(verdict.after_s):
                 return self.dispose(number, exc, skip=verdict.action == "skip")
@@ -187,10 +175,17 @@ class Calls:
                 exc = again
 
     def recall(self, number: int) -> Any:
-        """Call the function of the last `each` once more for sample `number`."""
+        """Call the function of the last `each` for sample `number`, with the time at which it began on view."""
         assert self._call is not None
         fn, extra = self._call
-        return fn(self.samples[number]) if extra is None else fn(self.samples[number], extra(number))
+        timeout_s = self.step.op.timeout_s
+        if timeout_s is None or self.task.inline:
+            return fn(self.samples[number]) if extra is None else fn(self.samples[number], extra(number))
+        self.task.call_began(timeout_s)
+        try:
+            return fn(self.samples[number]) if extra is None else fn(self.samples[number], extra(number))
+        finally:
+            self.task.call_ended()
 
     def dispose(self, number: int, exc: BaseException, skip: bool) -> bool:
         """Drop sample `number`, or let it end the chunk."""

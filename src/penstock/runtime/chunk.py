@@ -57,6 +57,8 @@ class Ticket:
     failure: Failure | None = None
     #: samples lost upstream, to be told when the stream comes to this place
     losses: list[ErrorRecord] = field(default_factory=list)
+    #: bytes that its samples take of the loader's budget
+    nbytes: int = 0
 
     @property
     def count(self) -> int:

@@ -52,14 +52,19 @@ class Client(Protocol):
 class Crew:
     """Workers of one executor, and the loaders they work for."""
 
-    def __init__(self, executor: Executor, size: int, name: str, work: Any) -> None:
+    def __init__(self, executor: Executor, size: int, name: str, work: Any, shared: bool = False) -> None:
+        #: belongs to a pool, and so outlives its loaders
+        self.shared = shared
         self.executor = executor
         self.size = size
         self.name = f"penstock-{name}-{next(_numbers)}"
         self.work = work
         self.workers: list[Worker] = []
         self.idle: list[Worker] = []
-        self.clients: list[Client] = []
+        #: workers that were given up inside a call
+        self.stuck: list[Worker] = []
+        # Weak: a worker that waits must not keep alive a loader that nobody holds any more.
+        self._clients: list[weakref.ref[Client]] = []
         self.closed = False
         #: workers inside a function that itself reads a pipeline, and waits there
         self.reading = 0
@@ -67,6 +72,15 @@ class Crew:
         self._started = 0
 
     # ------------------------------------------------------------------ under the lock
+
+    @property
+    def clients(self) -> list[Client]:
+        """The loaders that are still there."""
+        return [client for reference in self._clients if (client := reference()) is not None]
+
+    def join(self, client: Client) -> None:
+        if client not in self.clients:
+            self._clients = [weakref.ref(one) for one in [*self.clients, client]]
 
     def find(self) -> StageRun | None:
         """The next stage with a runnable ticket: round robin between loaders, downstream first."""
@@ -119,11 +133,11 @@ class Crew:
         """`worker` is stuck in a call: another takes its place."""
         if worker in self.workers:
             self.workers.remove(worker)
+            self.stuck.append(worker)
 
     def leave(self, client: Client) -> None:
-        if client in self.clients:
-            self.clients.remove(client)
-            self._turn = 0
+        self._clients = [weakref.ref(one) for one in self.clients if one is not client]
+        self._turn = 0
 
     # ------------------------------------------------------------------ ending
 
@@ -141,7 +155,9 @@ class Crew:
     def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:
         """End all workers and wait for them; warn of those stuck in a call."""
         deadline = monotonic() + grace_s
-        stuck = [worker for worker in self.dismiss() if not worker.join(max(deadline - monotonic(), 0))]
+        workers = self.dismiss()
+        stuck = [worker for worker in workers if not worker.join(max(deadline - monotonic(), 0))]
+        stuck += [worker for worker in self.stuck if not worker.join(min(grace_s, 0.25))]
         self.executor.close()
         if stuck and not quiet:
             for worker in stuck:
@@ -161,7 +177,7 @@ def crew_for(site: Site, work: Any, work_async: Any) -> Crew:
     if pool is None:
         return Crew(executor, site.workers, site.kind, loop)
     if pool.live is None or pool.live.closed:
-        pool.live = Crew(executor, site.workers, f"{site.kind}-pool", loop)
+        pool.live = Crew(executor, site.workers, f"{site.kind}-pool", loop, shared=True)
         # When nobody holds the pool any more, its workers end.
         weakref.finalize(pool, Crew.dismiss, pool.live).atexit = False
     crew: Crew = pool.live

@@ -13,9 +13,9 @@ import os
 import threading
 import warnings
 import weakref
-from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -25,7 +25,7 @@ from penstock.executors.parking import new_spot
 from penstock.plan.plan import Indexed, Joined, Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.runtime.budget import Budget
-from penstock.runtime.chunk import Chunk, ErrorRecord
+from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import HERE, LOCK, Crew, crew_for
 from penstock.runtime.inlets import Pulled
 from penstock.runtime.program import Program
@@ -37,9 +37,6 @@ from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
 
 __all__ = ["Engine", "Reader"]
-
-#: records kept of samples that failed; all are counted
-_RECORDS = 10_000
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
@@ -61,6 +58,9 @@ class Reader:
         """A call has begun that must end by `deadline`."""
         if deadline < self.until:
             self.spot.unpark()
+
+    def turn(self) -> None:
+        self.spot.turn()
 
     def unpark(self) -> None:
         self.spot.unpark()
@@ -128,8 +128,6 @@ class Engine:
         self.tasks: dict[Any, Job] = {}
         self.reader = Reader()
         self.counters = ReaderCounters()
-        self.errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
-        self.error_count = 0
         self.stuck = 0
         self.current: Run | None = None
         self.upcoming: Run | None = None
@@ -159,6 +157,8 @@ class Engine:
                 before = self.lanes[stage.feed.children[0].number].program
                 program.upstream_reading = before.reading or before.upstream_reading
             self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter)
+        if self.budget.allowed is not None:
+            self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in self.lanes.values()))
         self.all_lanes += self.lanes.values()
         self._has_inline = any(crew.executor.inline for crew in self.crews.values())
         self._forks = all(
@@ -181,8 +181,7 @@ class Engine:
             run.current = True
             self.current = run
             for crew in self.crews.values():
-                if self not in crew.clients:
-                    crew.clients.append(self)
+                crew.join(self)
             self._rouse()
         discard(garbage)
         return run
@@ -197,11 +196,15 @@ class Engine:
         run, self.current = self.current, None
         garbage, self.garbage = self.garbage, []
         if run is not None:
-            carried = {id(queue.upstream.stage_run) for queues in self.carried.values() for queue in queues}
-            garbage += _cancel_but(run.root, carried)
+            garbage += self.cancelled(run.root)
             run.ended = True
             run.current = False
         return garbage
+
+    def cancelled(self, stage_run: StageRun) -> list[Any]:
+        """Cancel a stage and those before it, except what goes on in a later epoch."""
+        kept = {id(queue.upstream.stage_run) for queues in self.carried.values() for queue in queues}
+        return _cancel_but(stage_run, kept)
 
     def replan(self, run: Run, position: int) -> Run:
         """A sample was skipped where the plan had relied on the count: go on without relying on it."""
@@ -241,9 +244,7 @@ class Engine:
         """A worker hands in what it has made."""
         stage_run = job.stage_run
         lane = stage_run.lane
-        worker_turn = getattr(worker, "spot", None)
-        if worker_turn is not None:
-            worker_turn.turn()
+        worker.turn()
         with LOCK:
             if self.tasks.get(worker) is job:
                 del self.tasks[worker]
@@ -289,6 +290,7 @@ class Engine:
         if run is not None and revealed:
             run.revealed = False
             self._rouse()
+        self.spread()
         if run is not None and (run.root.outlet.ready or run.root.over or self._has_inline):
             self._wake_reader()
         else:
@@ -347,7 +349,7 @@ class Engine:
         began: float | None = None
         with _Nested(self.reader) as nested:
             while True:
-                self.reader.spot.turn()
+                self.reader.turn()
                 with LOCK:
                     chunk = run.root.pop()
                     if chunk is not None:
@@ -359,14 +361,19 @@ class Engine:
                     nested.waits()
                     found = self._own_job(run)
                     if found is None and (run.revealed or run.root.outlet.ready or run.root.over):
-                        run.revealed = False
+                        if run.revealed:
+                            run.revealed = False
+                            self._rouse()
                         continue  # looking for a ticket has brought something to light
+                    self.spread()
+                    if found is None and self.reader.nested is not None:
+                        self._rouse()  # whoever is idle now does what this worker would have done
                     self.reader.waiting = found is None
+                began = perf_counter() if began is None else began
                 if found is not None:
                     nested.works()
                     execute(found[0], self.reader, inline=found[1])
                     continue
-                began = perf_counter() if began is None else began
                 self._wait(run, began, timeout_s)
         if began is not None:
             self.counters.wait_s += perf_counter() - began
@@ -446,18 +453,18 @@ class Engine:
         if self._pid != os.getpid():
             raise PenstockError("the loader belongs to another process; make a new one after the fork")
 
-    def abandon(self) -> None:
-        """End without waiting or locking: for finalizers, which may run anywhere."""
-        self.closed = True
-        self.closing.set()
-        for crew in list(self.crews.values()):
-            if self._owns(crew):
-                crew.dismiss()
-            else:
-                crew.leave(self)
+    def finalizer(self) -> Callable[[], None]:
+        """What ends the workers of a loader that nobody holds any more.
 
-    def _owns(self, crew: Crew) -> bool:
-        return all(lane.stage.site.pool is None for lane in self.all_lanes if lane.crew is crew)
+        It may run anywhere, inside the garbage collector too: it takes no lock and waits for
+        nothing. It does not hold the engine, which may lead back to the loader.
+        """
+        return partial(_abandoned, self.crews, self.closing)
+
+    def abandon(self) -> None:
+        """End without waiting or locking."""
+        self.closed = True
+        _abandoned(self.crews, self.closing)
 
     def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:
         """End all work of this loader; workers of its own end too."""
@@ -478,13 +485,21 @@ class Engine:
         discard(garbage)
         if not first and not self.crews:
             return
-        crews, self.crews = self.crews, {}
+        crews = dict(self.crews)
+        self.crews.clear()
         for crew in crews.values():
-            if self._owns(crew):
+            if not crew.shared:
                 crew.close(grace_s, quiet)
         if self._loop is not None:
             self._loop.close()
             self._loop = None
+
+
+def _abandoned(crews: dict[int, Crew], closing: threading.Event) -> None:
+    closing.set()
+    for crew in list(crews.values()):
+        if not crew.shared:
+            crew.dismiss()
 
 
 def discard(garbage: list[Any]) -> None:

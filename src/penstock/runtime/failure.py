@@ -13,7 +13,7 @@ from typing import Any, Literal
 from penstock.errors import PlanError, Skip, TooManyErrors
 from penstock.ops.call import Retry
 
-__all__ = ["ErrorLimit", "Verdict", "add_note", "decide"]
+__all__ = ["ErrorLimit", "Verdict", "add_note", "decide", "take_note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,15 @@ def decide(on_error: Any, exc: BaseException, attempt: int) -> Verdict:
 def add_note(exc: BaseException, label: str, where: str, index: Any, worker: str) -> None:
     """Say on the user's exception where in the pipeline it happened; the exception stays theirs."""
     place = f" at {where}" if where else ""
+    take_note(exc, f"in {label}{place}, sample {index}, worker {worker}")
+
+
+def take_note(exc: BaseException, text: str) -> None:
+    """Add a note; an exception that takes none (a frozen dataclass, say) goes without."""
     try:
-        exc.add_note(f"in {label}{place}, sample {index}, worker {worker}")
+        exc.add_note(text)
     except Exception:
-        return  # an exception that takes no notes (a frozen dataclass, say) goes without
+        return
 
 
 class ErrorLimit:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from penstock.ops.op import Joint, Length
 from penstock.provenance import Place, joined
+from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.runtime.failure import add_note
 from penstock.runtime.sizing import TARGET_S
@@ -70,6 +71,14 @@ class Inlet(ABC):
         ticket = Ticket(self.epoch, samples=[], failure=self.failure, losses=self.losses)
         self.failure, self.losses = None, []
         return ticket
+
+    @property
+    def sample_bytes(self) -> int:
+        """About what a sample weighs that waits here, if that is counted."""
+        return 0
+
+    def release(self) -> None:
+        """Give back what the samples that wait here take of the budget."""
 
     def close(self) -> None:
         """Let go of whatever is open."""
@@ -177,7 +186,10 @@ class Queue:
 class JoinedInlet(Inlet):
     """Chunks of other stages, through a joint. Without one, samples pass as they come."""
 
-    def __init__(self, epoch: int, joint: Joint | None, queues: list[Queue]) -> None:
+    def __init__(self, epoch: int, joint: Joint | None, queues: list[Queue], budget: Budget | None = None) -> None:
+        self.budget = budget or Budget(None)
+        #: bytes of the samples that wait here
+        self.held_bytes = 0
         self.epoch = epoch
         self.joint = joint
         self.queues = queues
@@ -226,18 +238,32 @@ class JoinedInlet(Inlet):
             was, queue.ended = queue.ended, upstream.over
             return queue.ended and not was
         into.add(chunk.samples, chunk.places)
+        self.held_bytes += chunk.nbytes
+        self.budget.take(chunk.nbytes)
         self.losses += chunk.losses
         queue.failure = chunk.failure
         return True
 
     def cut(self, count: int) -> Ticket:
+        here = self._passed.count + sum(queue.count for queue in self.queues)
+        nbytes = self.held_bytes * count // here
+        self.held_bytes -= nbytes
         samples, places = self._passed.take(count)
         losses, self.losses = self.losses, []
-        return Ticket(self.epoch, samples=samples, places=places, losses=losses)
+        return Ticket(self.epoch, samples=samples, places=places, losses=losses, nbytes=nbytes)
+
+    @property
+    def sample_bytes(self) -> int:
+        here = self._passed.count + sum(queue.count for queue in self.queues)
+        return self.held_bytes // here if here else 0
 
     @property
     def ended(self) -> bool:
         return self._finished and not self._passed.count
+
+    def release(self) -> None:
+        self.budget.give_back(self.held_bytes)
+        self.held_bytes = 0
 
 
 @dataclass(slots=True)
@@ -270,7 +296,7 @@ class StreamInlet(Inlet):
         return min(self._ready.count, most)
 
     def share(self, workers: int) -> int:
-        return max(-(-self._ready.count // workers), 1)
+        return sys.maxsize if workers == 1 else max(-(-self._ready.count // (2 * workers)), 1)
 
     def cut(self, count: int) -> Ticket:
         samples, places = self._ready.take(count)

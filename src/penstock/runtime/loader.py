@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any, Generic, Self, TypeVar
@@ -24,6 +25,9 @@ from penstock.sources.source import Flow
 __all__ = ["Loader", "known_length"]
 
 T = TypeVar("T", covariant=True)
+
+#: records kept of samples that failed; all are counted
+_RECORDS = 10_000
 
 
 class Loader(Generic[T]):
@@ -69,7 +73,10 @@ class Loader(Generic[T]):
         self._delivered = 0
         self._started: Run | None = None
         self._iteration: _Iteration | None = None
-        weakref.finalize(self, self._engine.abandon).atexit = False
+        # Kept here and not in the engine: an exception holds frames, and these hold the loader.
+        self._errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
+        self._error_count = 0
+        weakref.finalize(self, self._engine.finalizer()).atexit = False
 
     # ------------------------------------------------------------------ reading
 
@@ -120,24 +127,27 @@ class Loader(Generic[T]):
 
     def _account(self, chunk: Chunk) -> Failure | None:
         """Count a chunk in. Where it takes the errors over the limit, it is cut off there."""
-        engine = self._engine
+        counters = self._engine.counters
         failure = chunk.failure
+        places = chunk.places
         for record in chunk.losses:
-            engine.errors.append(record)
-            engine.error_count += 1
-            too_many = self._limit.check(engine.error_count, engine.counters.samples + len(chunk.samples))
+            self._record(record)
+            before = [place for place in places if root(place) < root(record.place)]
+            too_many = self._limit.check(self._error_count, counters.samples + sum(map(weight, before)))
             if too_many is not None:
-                keep = sum(1 for place in chunk.places if root(place) < root(record.place))
-                chunk.samples, chunk.places = chunk.samples[:keep], chunk.places[:keep]
+                chunk.samples, places = chunk.samples[: len(before)], before
                 failure = Failure(too_many)
                 break
-        places = chunk.places
-        engine.counters.samples += len(places) if isinstance(places, range) else sum(map(weight, places))
-        engine.counters.batches += len(chunk.samples)
+        counters.samples += len(places) if isinstance(places, range) else sum(map(weight, places))
+        counters.batches += len(chunk.samples)
         return failure
 
+    def _record(self, record: ErrorRecord) -> None:
+        self._errors.append(record)
+        self._error_count += 1
+
     def _check_limit(self, ended: bool) -> None:
-        too_many = self._limit.check(self._engine.error_count, self._engine.counters.samples, ended)
+        too_many = self._limit.check(self._error_count, self._engine.counters.samples, ended)
         if too_many is not None:
             raise too_many
 
@@ -148,8 +158,7 @@ class Loader(Generic[T]):
             iteration.run = self._engine.replan(iteration.run, exc.position)
             return
         if failure.record is not None:
-            self._engine.errors.append(failure.record)
-            self._engine.error_count += 1
+            self._record(failure.record)
         iteration.ended = True
         self._engine.leave(iteration.run)
         raise exc
@@ -235,7 +244,7 @@ class Loader(Generic[T]):
                 "epoch": self._epoch,
                 "wait_s": engine.counters.wait_s,
                 "wait_share": engine.counters.wait_share,
-                "errors": engine.error_count,
+                "errors": self._error_count,
                 "stuck": engine.stuck,
             }
             for lane in engine.all_lanes:
@@ -256,7 +265,7 @@ class Loader(Generic[T]):
 
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""
-        return list(self._engine.errors)
+        return list(self._errors)
 
     # ------------------------------------------------------------------ ending
 
@@ -266,13 +275,17 @@ class Loader(Generic[T]):
         self._started = None
         self._engine.close()
 
-    def abandon(self) -> None:
-        """End without waiting: for an iterator that is being collected."""
-        self._engine.abandon()
-
-    def close_unless_abandoned(self) -> None:
-        if not self._engine.closed:
-            self.close()
+    def once(self) -> Iterator[T]:
+        """One epoch, and the end of the loader with it."""
+        try:
+            yield from self
+        except GeneratorExit:
+            # The iterator is being collected, maybe inside the garbage collector: end, but do not wait.
+            self._engine.abandon()
+            raise
+        finally:
+            if not self._engine.closed:
+                self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -47,7 +47,7 @@ class Run:
             if joint is None or not joint.opens_inputs:
                 for queue in queues:
                     queue.renew(epoch)
-            inlet = JoinedInlet(epoch, joint, queues)
+            inlet = JoinedInlet(epoch, joint, queues, self.engine.budget)
         return StageRun(self, lane, inlet, lambda: [b.stage_run for b in branches if b.stage_run is not None])
 
     def _queues(self, feed: Joined) -> list[Queue]:
@@ -102,7 +102,7 @@ class _Branch:
 
     def start(self, epoch: int) -> None:
         if self.stage_run is not None:
-            self.run.engine.garbage += self.stage_run.cancel()
+            self.run.engine.garbage += self.run.engine.cancelled(self.stage_run)
         self.stage_run = self.run._opened(self.stage, epoch)
         self.run.changed()
 
@@ -112,6 +112,8 @@ class _Branch:
         if self.stage_run is not None:
             for one in self.stage_run.walk():
                 one.run = run
+                for queue in getattr(one.inlet, "queues", ()):
+                    queue.upstream.run = run
 
     def pop(self) -> Chunk | None:
         chunk = None if self.stage_run is None else self.stage_run.pop()

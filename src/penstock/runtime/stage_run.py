@@ -69,7 +69,18 @@ class Lane:
 class Job:
     """A ticket on its way: begun, perhaps paused, in the end done."""
 
-    __slots__ = ("chunks", "emitted", "expected", "number", "reserved", "skip", "stage_run", "task", "ticket")
+    __slots__ = (
+        "chunks",
+        "emitted",
+        "expected",
+        "made_bytes",
+        "number",
+        "reserved",
+        "skip",
+        "stage_run",
+        "task",
+        "ticket",
+    )
 
     def __init__(self, stage_run: StageRun, number: int, ticket: Ticket, expected: int) -> None:
         self.stage_run = stage_run
@@ -81,6 +92,8 @@ class Job:
         #: the generator of its chunks, once begun
         self.chunks: Any = None
         self.task: Any = None
+        #: bytes made since the last chunk was handed in
+        self.made_bytes = 0
         #: samples handed in so far
         self.emitted = 0
         #: samples to drop because they were handed in before the ticket was begun again
@@ -161,6 +174,8 @@ class StageRun:
     def _has_input(self, units: int) -> bool:
         lane, inlet = self.lane, self.inlet
         size = 1 if lane.stage.interleave > 1 else min(units, lane.sizer.size)
+        if inlet.sample_bytes:
+            size = max(1, min(size, lane.budget.portion // inlet.sample_bytes))
         count = min(inlet.available(size), inlet.share(lane.cap) * lane.stage.unit)
         if count:
             self._decided = lambda: self._begun(inlet.cut(count), -(-count // lane.stage.unit))
@@ -280,6 +295,7 @@ class StageRun:
         lane.budget.give_back(job.reserved)
         job.reserved = 0
         if self.cancelled:
+            lane.budget.give_back(job.ticket.nbytes)
             return
         if chunk is not None and not chunk.blank:
             before = self.outlet.held
@@ -304,6 +320,7 @@ class StageRun:
         self.open -= 1
         lane.open -= 1
         lane.expected -= job.expected
+        lane.budget.give_back(job.ticket.nbytes)
         self._expected -= job.expected
         before = self.outlet.held
         self.outlet.done(job.number)
@@ -314,6 +331,7 @@ class StageRun:
         self.lane.in_flight -= 1
         self.lane.budget.give_back(job.reserved)
         if self.cancelled:
+            self.lane.budget.give_back(job.ticket.nbytes)
             return
         fresh = Job(self, job.number, job.ticket, job.expected)
         fresh.emitted = fresh.skip = job.emitted
@@ -370,6 +388,9 @@ class StageRun:
         lane.expected -= self._expected
         lane.held -= self.outlet.held
         self._hold(-self._held_samples, -self._held_bytes)
+        self.inlet.release()
+        for job in self._paused:
+            lane.budget.give_back(job.ticket.nbytes)
         self._paused, self.outlet = [], InOrder()
         for child in self.children():
             garbage += child.cancel()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import StageTimeout
 from penstock.ops.op import Key
 from penstock.plan.plan import Step
 from penstock.provenance import Place
@@ -70,7 +69,8 @@ class Task:
         self.inline = inline
         self.abandoned = False
         self.deadline: float | None = None
-        self._timeouts: dict[tuple[int, Place], StageTimeout] = {}
+        #: how often a sample has run out of time in a step
+        self._timeouts: dict[tuple[int, Place], int] = {}
         self._calls: Calls | None = None
         self._fused: FusedMaps | None = None
         self._out: list[Any] = []
@@ -86,6 +86,10 @@ class Task:
     def begin(self, calls: Calls, out: list[Any], fused: FusedMaps | None = None) -> None:
         """An op begins; `out` grows with every call, and so says which sample is in hand."""
         self._calls, self._out, self._fused = calls, out, fused
+
+    def rest(self) -> None:
+        """Nothing is in hand any more. Calls and task refer to each other, which would keep samples alive."""
+        self._calls, self._out, self._fused = None, [], None
 
     def begin_read(self, label: str, places: Sequence[Place]) -> None:
         """A read begins."""
@@ -105,20 +109,15 @@ class Task:
         """Whether `exc` is not the sample's, but ends the worker's own work."""
         return isinstance(exc, Abandoned) or (self.inline and isinstance(exc, KeyboardInterrupt))
 
-    def condemned(self, step: int, place: Place) -> StageTimeout | None:
-        """The timeout that this sample ran into before, if it did."""
-        return self._timeouts.get((step, place)) if self._timeouts else None
+    def timeouts(self, step: int, place: Place) -> int:
+        """How often this sample has run out of time before."""
+        return self._timeouts.get((step, place), 0) if self._timeouts else 0
 
     def condemn(self) -> None:
-        """The call in hand is past its deadline: when the ticket is run again, it is not called."""
-        calls = self._calls
-        if calls is None:
-            return
-        number = self.number_in_hand
-        timeout_s = calls.step.op.timeout_s
-        self._timeouts[calls.step.number, calls.places[number]] = StageTimeout(
-            f"{calls.step.op.label} did not return within {timeout_s:g} s"
-        )
+        """The call in hand is past its deadline: when the ticket is run again, that counts as a failed call."""
+        if self._calls is not None:
+            key = self._calls.step.number, self._calls.place_in_hand
+            self._timeouts[key] = self._timeouts.get(key, 0) + 1
 
     def inherit(self, other: Task) -> None:
         """Go on where an abandoned task left off."""

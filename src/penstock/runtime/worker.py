@@ -6,13 +6,13 @@ All of them wait only where they park, and only for a runnable ticket.
 
 from __future__ import annotations
 
-import contextlib
 from time import perf_counter
 from typing import Any
 
 from penstock.runtime.calls import interrupted
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
 from penstock.runtime.crew import HERE, LOCK, Crew
+from penstock.runtime.failure import take_note
 from penstock.runtime.program_async import chunks_async
 from penstock.runtime.sizing import TARGET_S
 from penstock.runtime.stage_run import Job, Pull
@@ -29,7 +29,7 @@ def work(crew: Crew, worker: Any) -> None:
     """The life of a thread."""
     HERE.crew = crew
     while True:
-        worker.spot.turn()
+        worker.turn()
         with LOCK:
             if crew.closed or worker.retired:
                 return
@@ -75,7 +75,7 @@ def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
         for chunk in job.chunks:
             parts.append(chunk)
             done = chunk.final or chunk.failure is not None
-            if done or perf_counter() - began > _PAUSE_S:
+            if done or _enough(job, chunk, began):
                 break
         else:
             done = True
@@ -88,6 +88,8 @@ def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
             raise
         parts.append(_broken(job, exc))
         done = True
+    if job.task is not None:
+        job.task.rest()
     run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began)
 
 
@@ -103,7 +105,7 @@ async def _execute_async(job: Job, worker: Any) -> None:
         async for chunk in job.chunks:
             parts.append(chunk)
             done = chunk.final or chunk.failure is not None
-            if done or perf_counter() - began > _PAUSE_S:
+            if done or _enough(job, chunk, began):
                 break
         else:
             done = True
@@ -112,7 +114,19 @@ async def _execute_async(job: Job, worker: Any) -> None:
             raise
         parts.append(_broken(job, exc))
         done = True
+    if job.task is not None:
+        job.task.rest()
     run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began)
+
+
+def _enough(job: Job, chunk: Chunk, began: float) -> bool:
+    """Whether the job has run long enough, or made enough, to hand in what it has."""
+    budget = job.stage_run.lane.budget
+    if budget.bounded:
+        job.made_bytes += sum(map(nbytes, chunk.samples))
+        if job.made_bytes >= budget.portion:
+            return True
+    return perf_counter() - began > _PAUSE_S
 
 
 def _task(job: Job, worker: Any, inline: bool) -> Task:
@@ -141,8 +155,7 @@ def _task(job: Job, worker: Any, inline: bool) -> Task:
 def _broken(job: Job, exc: BaseException) -> Chunk:
     """What went wrong outside of any single call: a factory of per_worker, or a fault of an op."""
     stage = job.stage_run.lane.stage
-    with contextlib.suppress(AttributeError, TypeError):  # some exceptions take no notes
-        exc.add_note(f"in stage {stage.number} ({stage.label})")
+    take_note(exc, f"in stage {stage.number} ({stage.label})")
     record = ErrorRecord(stage.label, job.ticket.first, job.stage_run.inlet.epoch, exc, job.ticket.first)
     if isinstance(exc, StopIteration):
         exc = RuntimeError("StopIteration in a worker")
@@ -161,4 +174,5 @@ def _joined(job: Job, parts: list[Chunk]) -> Chunk | None:
     job.emitted += len(chunk.samples)
     if job.stage_run.lane.budget.bounded:
         chunk.nbytes = sum(map(nbytes, chunk.samples))
+        job.made_bytes = 0
     return chunk

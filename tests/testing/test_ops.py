@@ -1,0 +1,228 @@
+"""check_op accepts every op of ours, and finds each kind of op that breaks the contract."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+import penstock as ps
+from penstock import ops
+from penstock.ops.op import Effect
+from penstock.testing import Layout, check_op
+
+
+def double(x):
+    return 2 * x
+
+
+async def double_async(x):
+    return 2 * x
+
+
+def noisy(x, rng):
+    return x + rng.random()
+
+
+def skipping(x):
+    if x % 3 == 1:
+        raise ps.Skip("on purpose")
+    return x
+
+
+def failing(x):
+    if x == 7:
+        raise KeyError(x)
+    return x
+
+
+GOOD = [
+    ops.Map(double),
+    ops.Map(double, workers=2),
+    ops.Map(double, ordered=False, workers=3),
+    ops.Map(double_async),
+    ops.Map(double_async, workers=3),
+    ops.Map(noisy, rng=True),
+    ops.Map({number: str(number) for number in range(20)}),
+    ops.Map(skipping),
+    ops.Map(failing),
+    ops.Map(failing, on_error="skip"),
+    ops.Filter(bool),
+    ops.FlatMap(range),
+    ops.FlatMap(range, interleave=3, workers=2),
+    ops.Tap(double),
+    ops.Batch(3),
+    ops.Batch(3, drop_last=True),
+    ops.Shuffle(),
+    ops.Shuffle(4),
+    ops.Repeat(2),
+    ops.Repeat(),
+    ops.Take(5),
+    ops.SkipFirst(5),
+    ops.Epoch(7),
+    ops.Cache(),
+    ops.Prefetch(3),
+]
+
+
+@pytest.mark.parametrize("op", GOOD, ids=lambda op: op.label)
+def test_our_own_ops_pass(op):
+    check_op(op, range(20))
+
+
+def test_unbatch_passes():
+    check_op(ops.Unbatch(), [np.arange(size) for size in range(4)])
+
+
+def test_a_function_from_pipeline_to_pipeline_passes():
+    check_op(lambda pipeline: pipeline.map(double, workers=2).filter(bool).batch(3).repeat(2), range(20))
+
+
+def test_other_layouts_can_be_asked_for():
+    check_op(ops.Map(double), range(9), layouts=[Layout("thread", 2, memory="1kB", order=7)])
+
+
+# ---------------------------------------------------------------------- ops that break the contract
+
+
+@dataclass(frozen=True)
+class Bad(ops.Op):
+    """The base of the broken ops below: passes samples on."""
+
+    verb: ClassVar[str] = "bad"
+
+
+@dataclass(frozen=True)
+class Drops(Bad):
+    """Says that it keeps the count."""
+
+    effect: ClassVar[Effect] = Effect.EXPANDS
+
+    def run(self, samples, info):
+        return [[sample] if sample % 2 else [] for sample in samples]
+
+    def length(self, n):
+        return n
+
+
+@dataclass(frozen=True)
+class Invents(Bad):
+    """Says that it only passes samples on."""
+
+    effect: ClassVar[Effect] = Effect.PASSES
+    joined: ClassVar[bool] = True
+
+    def joint(self, key, epoch, memo):
+        return Inventing()
+
+
+class Inventing(ops.Joint):
+    def step(self, inputs, most):
+        (source,) = inputs
+        samples, places = source.take(most)
+        self.ended = source.ended and not source.count
+        return [sample + 100 for sample in samples], places
+
+
+@dataclass(frozen=True)
+class WrongLength(ops.Take):
+    """Says that it is longer than it is."""
+
+    def length(self, n):
+        return 1 + super().length(n)
+
+
+@dataclass(frozen=True)
+class Joined(ops.Take):
+    """Its order and its joint do not agree."""
+
+    def joint(self, key, epoch, memo):
+        return ops.Take(self.n - 1).joint(key, epoch, memo)
+
+    def length(self, n):
+        return None
+
+
+@dataclass
+class NotFrozen(ops.Op):
+    """Can be changed."""
+
+    verb: ClassVar[str] = "not_frozen"
+
+
+@dataclass(frozen=True)
+class Nameless(Bad):
+    """Has no label."""
+
+    label = ""
+
+
+class Place(Exception):
+    pass
+
+
+def test_an_op_that_depends_on_the_order_of_calls_is_found():
+    numbers = itertools.count()
+    with pytest.raises(
+        AssertionError, match=r"over a sequence of 9, on 1 thread workers, epoch 0: sample 0: 0, then 18"
+    ):
+        check_op(ops.Map(lambda x: next(numbers)), range(9))
+
+
+def test_an_op_that_changes_what_it_was_given_is_found():
+    def add_one(array):
+        array += 1
+        return array
+
+    with pytest.raises(AssertionError, match="sample 0"):
+        check_op(ops.Map(add_one), [np.zeros(2), np.ones(2)])
+
+
+def test_an_op_that_fails_in_one_place_only_is_found():
+    calls = itertools.count()
+
+    def sometimes(x):
+        if next(calls) == 30:
+            raise Place
+        return x
+
+    with pytest.raises(AssertionError, match=r"ended in Place\(\) instead of None"):
+        check_op(ops.Map(sometimes), range(9))
+
+
+def test_a_wrong_length_is_found():
+    with pytest.raises(
+        AssertionError, match=r"take\(4\) over a sequence of 9: length\(\) says 5, but epoch 0 has 4"
+    ):
+        check_op(WrongLength(4), range(9))
+
+
+def test_an_order_and_a_joint_that_disagree_are_found():
+    with pytest.raises(AssertionError, match=r"by position .* then as samples pass .* 4 samples, then 3"):
+        check_op(Joined(4), range(9))
+
+
+def test_samples_made_up_by_an_op_that_only_passes_them_are_found():
+    with pytest.raises(AssertionError, match="it PASSES samples, but 100 is not one of them"):
+        check_op(Invents(), range(9))
+
+
+def test_an_op_that_is_not_frozen_is_found():
+    with pytest.raises(AssertionError, match="NotFrozen must be a dataclass with frozen=True"):
+        check_op(NotFrozen(), range(3))
+
+
+def test_an_op_without_a_label_is_found():
+    with pytest.raises(AssertionError, match="label must be one line of text, got ''"):
+        check_op(Nameless(), range(3))
+
+
+def test_the_length_of_an_op_that_varies_the_count_is_not_relied_on():
+    check_op(Drops(), range(9))
+
+
+def test_an_endless_op_is_read_for_a_while():
+    assert ops.Repeat().length(3) == math.inf
+    check_op(ops.Repeat(), range(3))
