@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.helpers import any_layout, any_threads, few_layouts, plain, until_error
+from tests.helpers import SEVEN, any_layout, any_threads, few_layouts, plain, until_error
 
 import penstock as ps
 
@@ -90,17 +90,11 @@ def test_random_ops_behind_it_draw_anew(layout):
 @few_layouts
 def test_repeat_and_epoch_behind_it_are_served_from_it(layout):
     fn = Counted()
-    assert (
-        layout.run(ps.from_sequence(range(5)).map(fn, **layout.place).cache().repeat(3)) == [0, 10, 20, 30, 40] * 3
-    )
-    assert set(fn.calls.values()) == {1}
-    fn = Counted()
-    assert layout.epochs(ps.from_sequence(range(3)).map(fn, **layout.place).cache().epoch(2), 3) == [
-        [0, 10],
-        [20, 0],
-        [10, 20],
-    ]
-    assert set(fn.calls.values()) == {1}
+    source = ps.from_sequence(range(5)).map(fn, **layout.place).cache()
+    assert layout.run(source.repeat(3)) == [0, 10, 20, 30, 40] * 3
+    assert layout.epochs(source.epoch(3), 3) == [[0, 10, 20], [30, 40, 0], [10, 20, 30]]
+    if layout is not SEVEN:  # several workers may come by a sample that is still in the making
+        assert fn.calls == Counter({x: 2 for x in range(5)})  # once per loader
 
 
 @any_threads

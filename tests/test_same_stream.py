@@ -161,10 +161,20 @@ def in_batches(size, drop_last, make):
 def alternating(fn, width):
     """The outputs of `width` inputs in turn; an input that has ended makes room for the next."""
 
+    def raising(exc):
+        raise exc
+        yield
+
+    def inputs(samples):
+        try:
+            for sample in samples:
+                yield iter(fn(sample))
+        except KeyError as exc:
+            yield raising(exc)  # has a turn like any other input
+
     def outputs(samples):
-        waiting, turns = (iter(fn(sample)) for sample in samples), []
-        turns.extend(islice(waiting, width))
-        at = 0
+        waiting, at = inputs(samples), 0
+        turns = list(islice(waiting, width))
         while turns:
             at %= len(turns)
             try:
@@ -437,7 +447,7 @@ def examples(count):
     )
 
 
-@examples(60)
+@examples(40)
 @given(chains())
 def test_every_layout_gives_the_same_stream(chain):
     expected, lost = run(chain.build(Layout()), Layout())
@@ -445,11 +455,11 @@ def test_every_layout_gives_the_same_stream(chain):
         epochs, also_lost = run(chain.build(layout), layout)
         for number_, (before, after) in enumerate(zip(expected, epochs, strict=True)):
             assert_same(before, after, f"{chain!r} {layout}, epoch {number_}")
-        if "cuts" not in chain.traits:
+        if not chain.traits & {"cuts", "keeps"}:  # what a cache serves again has lost nothing
             assert lost == also_lost, layout
 
 
-@examples(400)
+@examples(300)
 @given(chains(), st.sampled_from([Layout(), *LAYOUTS]))
 def test_the_stream_is_that_of_plain_python(chain, layout):
     assume(chain.model is not None)
@@ -457,7 +467,7 @@ def test_the_stream_is_that_of_plain_python(chain, layout):
     assert [[plain(sample) for sample in samples] for samples in epochs] == modelled(chain)
 
 
-@examples(60)
+@examples(40)
 @given(chains(), st.integers(0, 1000))
 def test_a_sample_is_shuffled_and_drawn_for_anew_in_every_epoch_and_equally_in_every_run(chain, seed):
     assume("random" in chain.traits)

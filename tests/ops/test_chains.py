@@ -131,7 +131,7 @@ def settings_for(examples):
     )
 
 
-@settings_for(150)
+@settings_for(100)
 @given(
     kind=sources, n=st.sampled_from([0, 1, 7, 40]), chain=st.lists(steps(), min_size=1, max_size=6), loader=loaders
 )
@@ -173,7 +173,7 @@ def random_steps(draw):
     return draw(st.sampled_from(options))
 
 
-@settings_for(70)
+@settings_for(40)
 @given(
     kind=sources,
     chain=st.lists(random_steps(), min_size=1, max_size=6),

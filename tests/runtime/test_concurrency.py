@@ -137,17 +137,17 @@ def test_after_a_timeout_n_calls_overlap_again_and_never_more(workers):
             release.wait(SOON_S)
             return sample
         with inside:
-            if inside.inside == workers and sample > 30:
+            if inside.inside == workers and sample > 2000:
                 met.set()
-            elif sample > 30:
+            elif sample > 2000:
                 met.wait(SOON_S)
         return sample
 
-    data = ps.from_sequence(range(3000)).map(stuck_once, workers=workers, timeout_s=1, on_error="skip")
+    data = ps.from_sequence(range(6000)).map(stuck_once, workers=workers, timeout_s=1, on_error="skip")
     with data.loader(epochs=1) as loader:
         got = list(loader)
         release.set()
-    assert got == list(range(1, 3000))
+    assert got == list(range(1, 6000))
     assert inside.most == workers
 
 

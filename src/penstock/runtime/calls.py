@@ -92,10 +92,20 @@ class Calls:
         """The epoch of sample `number` of the chunk."""
         return self.task.program.epoch_of(self.step, self.epoch, self.places[number])
 
-    def rng(self, number: int) -> np.random.Generator:
-        if self._rng_key is None:
-            self._rng_key = derive("rng", self.key.seed, self.epoch, self.key.op)
+    def _drawing(self, number: int) -> tuple[int, int, int]:
+        """What the draws of a sample depend on: its epoch, its position, and the way from there.
+
+        What a cache will keep is drawn for the sample of the source, whichever pass comes by it first.
+        """
         position, way = counter(self.places[number])
+        if self.task.for_cache:
+            return 0, self.index(number), way
+        return self.epoch, position, way
+
+    def rng(self, number: int) -> np.random.Generator:
+        epoch, position, way = self._drawing(number)
+        if self._rng_key is None:
+            self._rng_key = derive("rng", self.key.seed, epoch, self.key.op)
         # A generator function draws while others do, so it needs a Generator of its own.
         draws = Draws() if self.step.op.effect is Effect.EXPANDS else self.task.bench.draws
         return draws.at(self._rng_key, position, way)
@@ -104,8 +114,7 @@ class Calls:
         return SampleInfo(self, number)
 
     def seed_globals(self, number: int) -> None:
-        position, way = counter(self.places[number])
-        seed = derive("global", self.key.seed, self.epoch, self.key.op, position, way)
+        seed = derive("global", self.key.seed, self.key.op, *self._drawing(number))
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
         torch = sys.modules.get("torch")

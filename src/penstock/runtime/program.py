@@ -184,10 +184,14 @@ class Program:
     def _made(self, places: list[int], task: Task) -> Chunk:
         """Read and run what stands before the cache."""
         parts = []
-        for part in _through(self, self.parts_before_cache, self._read_places(places, task), task):
-            parts.append(part)
-            if part.failure is not None:
-                break
+        task.for_cache = True
+        try:
+            for part in _through(self, self.parts_before_cache, self._read_places(places, task), task):
+                parts.append(part)
+                if part.failure is not None:
+                    break
+        finally:
+            task.for_cache = False
         return Chunk.join(parts) if parts else Chunk([], ())
 
     def _kept(self, places: list[int], made: Chunk, task: Task) -> dict[int, tuple[list[Any], list[Place]]]:

@@ -68,6 +68,8 @@ class Task:
         self.heed = heed
         self.inline = inline
         self.abandoned = False
+        #: what is being made will be kept, and served again in other epochs
+        self.for_cache = False
         self.deadline: float | None = None
         #: how often a sample has run out of time in a step
         self._timeouts: dict[tuple[int, Place], int] = {}
