@@ -62,8 +62,7 @@ def run_python(block, page, names):
 def run_doctest(block, page, names):
     test = doctest.DocTestParser().get_doctest(block.text, names, name(page), str(page), block.line - 1)
     report = []
-    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL * 0
-    runner = doctest.DocTestRunner(optionflags=flags)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(test, out=report.append, clear_globs=False)
     names.update(test.globs)
     assert not runner.failures, "".join(report)
@@ -95,9 +94,7 @@ def test_a_block_that_looks_like_python_is_run(page):
 
 def anchors(page):
     """The anchors that a page's headings get, as code hosts make them."""
-    return {
-        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(page))
-    }
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(page))}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
-__all__ = ["Passed", "Place", "chosen", "counter", "extended", "joined", "origin", "root", "weight"]
+__all__ = ["Passed", "Place", "chosen", "counter", "extended", "joined", "last_root", "origin", "root", "weight"]
 
 Place = Any
 
@@ -39,6 +39,19 @@ def root(place: Place) -> int:
     """
     while not isinstance(place, int):
         place = place[0]
+    return place
+
+
+def last_root(place: Place) -> int | None:
+    """The position that the last of the samples at `place` began with; None if passes are mixed.
+
+    >>> last_root(range(5, 9)), last_root([(3, 0), (4, 1)]), last_root(Passed(7, 1))
+    (8, 4, None)
+    """
+    while not isinstance(place, int):
+        if isinstance(place, Passed) or not place:
+            return None
+        place = place[0] if isinstance(place, tuple) else place[-1]
     return place
 
 

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from tests.helpers import INLINE, PLAIN, any_layout, any_threads, few_layouts
+from tests.helpers import BACKGROUND, INLINE, PLAIN, any_layout, any_threads, few_layouts
 
 import penstock as ps
 
@@ -152,6 +152,17 @@ def test_each_pass_of_a_repeat_draws_anew(layout):
     samples = layout.run(pipeline)
     assert [x for x, _ in samples] == list(range(20)) * 3
     assert len({value for _, value in samples}) == 60
+
+
+@pytest.mark.parametrize("again", ["repeat", "epoch"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_draws_before_a_second_pass_do_not_depend_on_what_is_fused(again, workers):
+    def run(one, place):
+        pipeline = ps.from_sequence(range(20)).map(draw, rng=True, **place).map(draw, rng=True, **place)
+        pipeline = pipeline.repeat(2) if again == "repeat" else pipeline.epoch(30)
+        return one.epochs(pipeline, 2)
+
+    assert run(BACKGROUND, {"workers": workers}) == run(INLINE, {}) == run(BACKGROUND, {})
 
 
 def test_worker_draws_are_all_distinct():

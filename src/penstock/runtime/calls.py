@@ -226,6 +226,8 @@ class Calls:
                     result = fn(sample) if extra is None else fn(sample, extra(number))
                     out.append(await self._in_time(result))
                     break
+                except GeneratorExit:
+                    raise
                 except BaseException as exc:
                     if interrupted(exc):
                         raise

@@ -331,9 +331,9 @@ class Engine:
             self._loop = asyncio.new_event_loop()
         loop = self._loop
         if not _loop_runs():
-            return loop.run_until_complete(coroutine)
+            return _to_the_end(loop, coroutine)
         results: list[Any] = []
-        beside = threading.Thread(target=lambda: results.append(loop.run_until_complete(coroutine)), daemon=True)
+        beside = threading.Thread(target=lambda: results.append(_to_the_end(loop, coroutine)), daemon=True)
         beside.start()
         beside.join()
         return results[0]
@@ -513,6 +513,17 @@ def discard(garbage: list[Any]) -> None:
         except Exception as exc:
             warnings.warn(f"closing an iterator raised {exc!r}", RuntimeWarning, stacklevel=2)
     garbage.clear()
+
+
+def _to_the_end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine; when Ctrl-C comes, cancel it properly before going on with that."""
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except KeyboardInterrupt:
+        task.cancel()
+        loop.run_until_complete(asyncio.wait([task]))
+        raise
 
 
 def _loop_runs() -> bool:

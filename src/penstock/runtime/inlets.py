@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from penstock.ops.op import Joint, Length
-from penstock.provenance import Place, joined
+from penstock.provenance import Place, joined, last_root, root
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.runtime.failure import add_note
@@ -249,8 +249,18 @@ class JoinedInlet(Inlet):
         nbytes = self.held_bytes * count // here
         self.held_bytes -= nbytes
         samples, places = self._passed.take(count)
-        losses, self.losses = self.losses, []
+        losses = self._losses_before(places[-1]) if self.losses else []
         return Ticket(self.epoch, samples=samples, places=places, losses=losses, nbytes=nbytes)
+
+    def _losses_before(self, place: Place) -> list[ErrorRecord]:
+        """What was lost before the sample at `place`; what was lost behind it waits for its own turn."""
+        stop = last_root(place) if len(self.queues) == 1 else None
+        if stop is None:
+            told, self.losses = self.losses, []
+            return told
+        told = [record for record in self.losses if root(record.place) < stop]
+        self.losses = [record for record in self.losses if root(record.place) >= stop]
+        return told
 
     @property
     def sample_bytes(self) -> int:

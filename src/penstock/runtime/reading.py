@@ -16,6 +16,8 @@ Int64s = NDArray[np.int64]
 
 #: positions traced at once: small numpy calls cost more than the numbers in them
 _BLOCK = 16384
+#: a block of so small a source could hold many passes, each with an order of its own
+_TINY = 512
 
 
 class Reading:
@@ -44,6 +46,8 @@ class Reading:
         """The source's indices at positions `first` to `last`."""
         if not self.orders:
             return range(first, last)
+        if len(self.source) < _TINY:
+            return self.trace(epoch, np.arange(first, last))
         block = first // _BLOCK
         if last <= (block + 1) * _BLOCK:
             start = block * _BLOCK
@@ -91,6 +95,8 @@ class Reading:
         n = self.lengths[level]
         assert isinstance(n, int)
         epochs, inner = order.trace(epoch, positions, n, key)
+        if level == 0:
+            return inner
         if isinstance(epochs, int):
             return self._traced(level - 1, epochs, inner)
         out = np.empty_like(inner)

@@ -259,10 +259,11 @@ class StageRun:
 
     def _no_more(self) -> None:
         """All tickets have been issued."""
-        before, ready = self.outlet.held, len(self.outlet.ready)
-        self.outlet.no_more(self.issued)
-        self.lane.held += self.outlet.held - before
-        if len(self.outlet.ready) > ready:
+        outlet = self.outlet
+        held, ready, head = outlet.held, len(outlet.ready), outlet.head
+        outlet.no_more(self.issued)
+        self.lane.held += outlet.held - held
+        if len(outlet.ready) > ready or outlet.head != head:
             self.run.revealed = True
 
     def _resumed(self, job: Job) -> Job:

@@ -109,6 +109,8 @@ async def _execute_async(job: Job, worker: Any) -> None:
                 break
         else:
             done = True
+        if done:
+            await job.chunks.aclose()
     except BaseException as exc:
         if interrupted(exc):
             raise

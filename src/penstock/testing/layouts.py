@@ -18,7 +18,7 @@ from penstock.testing.same import assert_same, difference
 __all__ = ["ASYNC_LAYOUTS", "INLINE", "LAYOUTS", "Layout", "Stream", "assert_same_stream"]
 
 #: a batch that takes longer is one that never comes
-_HANGS_S = 60.0
+_HANGS_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
