@@ -6,6 +6,7 @@ import pytest
 
 import penstock as ps
 from penstock.testing import interleave
+from penstock.testing.layouts import fitting
 
 SEEDS = 20  # of each pipeline: 200 and more in all
 
@@ -104,7 +105,7 @@ def test_any_interleaving_gives_the_stream_of_the_inline_run(make):
 def test_any_interleaving_gives_the_same_stream_under_a_memory_bound(make):
     expected = inline(make)
     for seed in range(SEEDS // 2):
-        with interleave(seed), make().loader(memory=(1, 300, 10_000)[seed % 3]) as loader:
+        with interleave(seed), make().loader(memory=fitting(make(), (1, 300, 10_000)[seed % 3])) as loader:
             assert read(loader) == expected, f"seed {seed}"
 
 

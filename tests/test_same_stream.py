@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.testing.layouts import fitting
 from penstock.testing.same import assert_same
 
 EPOCHS = 2
@@ -393,7 +394,7 @@ def run(pipeline, layout, seed=3):
     """The epochs, each with the type of the exception that ended it, and the samples told as lost."""
     placement = {"inline": True} if layout.on == "inline" else {"workers": layout.workers}
     epochs = []
-    with pipeline.loader(seed=seed, memory=layout.memory, timeout_s=10, **placement) as loader:
+    with pipeline.loader(seed=seed, memory=fitting(pipeline, layout.memory), timeout_s=10, **placement) as loader:
         for _ in range(EPOCHS):
             samples = []
             try:

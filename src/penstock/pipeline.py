@@ -426,18 +426,20 @@ class Pipeline(Generic[T]):
     def __bool__(self) -> bool:
         return True
 
-    def peek(self, n: int = 1, *, index: int | None = None, epoch: int = 0, every_op: bool = False) -> list[Any]:
+    def peek(
+        self, n: int = 1, *, index: int | None = None, epoch: int = 0, seed: int = 0, every_op: bool = False
+    ) -> list[Any]:
         """The first `n` samples at once: inline, without workers.
 
-        ``index`` gives the one sample with that number in its source, as epoch `epoch` would make
-        it, up to the first op that needs others. ``every_op=True`` shows each sample after every
-        op, as a list of ``(op, sample)``.
+        ``index`` gives the one sample with that number in its source, as a loader with that seed
+        would make it in that epoch, up to the first op that needs others. ``every_op=True`` shows
+        each sample after every op, as a list of ``(op, sample)``.
 
         >>> import penstock as ps
         >>> ps.from_sequence([1, 2, 3]).map(lambda x: x * 10).peek(2)
         [10, 20]
         """
-        return peek(self, n, index, epoch, every_op)
+        return peek(self, n, index, epoch, seed, every_op)
 
     def explain(self) -> Explanation:
         """How the pipeline will run: stages, what was fused and why, workers, bounds. Print it."""

@@ -93,8 +93,8 @@ class Placement:
             return None if workers is None else cls("thread", workers)
         if not isinstance(on, str):
             raise PlanError(
-                f"{what}: on= takes 'inline', 'thread', 'process', 'async', 'ray' or a pool such as "
-                f"ps.Threads(4), got {on!r}"
+                f"{what}: on= takes the name of an executor, such as 'thread', or a pool such as ps.Threads(4), "
+                f"got {on!r}"
             )
         return cls(on, workers)
 

@@ -43,6 +43,7 @@ class Cache(Op[In, In]):
     effect: ClassVar[Effect] = Effect.PASSES
     joined = True
     remembers = True
+    blocking = True
 
     def __post_init__(self) -> None:
         if self.max_bytes is not None and (type(self.max_bytes) is not int or self.max_bytes < 0):

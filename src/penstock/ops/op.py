@@ -124,6 +124,8 @@ class Joint(ABC):
 
     #: set when nothing more will come, even if the inputs still have samples
     ended: bool = False
+    #: what it must hold before it can pass anything on, in words, if that is much
+    hoards: str = ""
     #: starts its inputs itself, by `Input.renew`; otherwise they start with the epoch
     opens_inputs: ClassVar[bool] = False
 

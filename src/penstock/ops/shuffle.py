@@ -78,6 +78,7 @@ class _Window(Joint):
 
     def __init__(self, window: int, key: Key, epoch: int) -> None:
         self.window = window
+        self.hoards = f"shuffle(window={window})"
         self.key = key
         self.epoch = epoch
         self.block = 0

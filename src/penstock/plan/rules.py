@@ -1,5 +1,6 @@
 """From a pipeline to a plan: place, fuse, bound. Pure, and each rule says its reason.
 
+0. **Positions** (`positions.py`): what only changes the order goes to the source.
 1. **Place.** An op without a placement rides with the op before it, and the source with the first
    op that has one. Two exceptions: what blocks never rides on an event loop, and an ``async def``
    never rides on anything else.
@@ -13,7 +14,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import PlanError
@@ -21,11 +22,10 @@ from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.ops.op import Effect, Length, Op, unknown
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
+from penstock.plan.positions import Positions, on_positions
 from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
 
 __all__ = ["Options", "flow_length", "make_plan"]
-
-_PER_SAMPLE = (Effect.KEEPS, Effect.SELECTS, Effect.EXPANDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +104,14 @@ class _Maker:
         children = []
         if isinstance(flow.source, Composite):
             children = [self.stages(part, default=sites[0]) for _, part in flow.source.parts]
-        draft = self._opening(flow, steps, sites, children)
+        positions = on_positions(flow, steps)
+        draft = self._opening(flow, positions, sites[0], children)
         for number, step in enumerate(steps):
+            if step in positions:
+                continue
+            if step is positions.cache:
+                _remember(draft, step)
+                continue
             draft = self._added(draft, step, sites[number + 1], steps[number + 1 :], top)
         return self._finished(draft)
 
@@ -156,14 +162,14 @@ class _Maker:
         if workers > 1 or self.drawing not in (None, site):
             raise PlanError(
                 f"{op.label} draws from the global generators (rng='global'), which several threads of one "
-                "process would share; use workers=1 for one such stage, on='process', or rng=True"
+                "process would share; use workers=1 for one such stage, or rng=True"
             )
         self.drawing = site
 
     def _own_site(self, op: Op[Any, Any]) -> tuple[Site, int]:
-        return self._site(op.placement or Placement("async" if op.asynchronous else "thread"), op)
+        return self._site(op.placement or Placement("async" if op.asynchronous else "thread"))
 
-    def _site(self, placement: Placement, op: Op[Any, Any] | None = None) -> tuple[Site, int]:
+    def _site(self, placement: Placement) -> tuple[Site, int]:
         executor = find_executor(placement.kind)
         workers = None if placement.workers is None else worker_count(placement.workers)
         if placement.pool is not None:
@@ -172,8 +178,6 @@ class _Maker:
             self.pooled[id(pool)] = site
             return site, min(workers or site.workers, site.workers)
         count = workers or executor.default_workers
-        if op is not None and executor.asynchronous and not op.asynchronous:
-            raise PlanError(f"{op.label}: on='async' needs an async def")
         return self._new_site(placement.kind, count), count
 
     def _new_site(self, kind: str, workers: int, pool: Pool | None = None) -> Site:
@@ -182,16 +186,15 @@ class _Maker:
 
     # ------------------------------------------------------------------ fuse
 
-    def _opening(
-        self, flow: Flow, steps: list[Step], sites: list[tuple[Site, int]], children: list[Stage]
-    ) -> _Draft:
-        site, workers = sites[0]
+    def _opening(self, flow: Flow, positions: Positions, place: tuple[Site, int], children: list[Stage]) -> _Draft:
+        site, workers = place
         source = flow.source
         feed: Feed
         if isinstance(source, Composite):
             feed = Joined(tuple(children), None, source, f"{source.verb}{self.count}")
         elif isinstance(source, IndexedSource):
-            feed = Indexed(source)
+            orders = [(step.op.order(), step) for step in positions.orders]
+            feed = Indexed(source, tuple((order, step) for order, step in orders if order is not None))
         elif isinstance(source, StreamSource):
             feed = Streamed(source)
         else:
@@ -199,28 +202,16 @@ class _Maker:
         draft = _Draft(feed, site, workers)
         if isinstance(source, IndexedSource) and site.kind != "inline":
             draft.reasons.append("workers read their own samples; only positions reach them")
+        for step in positions.orders:
+            draft.reasons.append(f"{step.op.label} is computed from the position, nothing is stored")
         if isinstance(source, StreamSource):
             draft.reasons.append("the stream is advanced by one worker at a time")
         return draft
 
     def _added(self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool) -> _Draft:
         op = step.op
-        order = op.order()
-        if order is not None and _can_reorder(draft, op, later):
-            feed = draft.feed
-            assert isinstance(feed, Indexed)
-            draft.feed = replace(feed, orders=(*feed.orders, (order, step)))
-            draft.reasons.append(f"{op.label} is computed from the position, nothing is stored")
-            return draft
-        if op.effect is Effect.PASSES and order is not None and not op.joined:
-            raise _no_random_access(op, draft)
         if op.buffer is not None:
             draft.buffer = op.buffer
-            return draft
-        if op.remembers and _per_sample(draft) and draft.cache_step is None and not _on_loop(draft.site):
-            draft.cache_step = len(draft.steps)
-            draft.steps.append(step)
-            draft.reasons.append("cache() keeps single samples: ops before it run once per sample of the source")
             return draft
         if op.joined:
             return self._with_joint(draft, step, place, later, top)
@@ -358,51 +349,13 @@ def _rides(site: Site, blocking: bool, asynchronous: bool) -> bool:
     return not blocking if _on_loop(site) else not asynchronous
 
 
-def _per_sample(draft: _Draft) -> bool:
-    """Every sample can be made alone from one position."""
-    return (
-        isinstance(draft.feed, Indexed)
-        and draft.unit == 1
-        and draft.interleave == 1
-        and all(step.op.effect in _PER_SAMPLE for step in draft.steps)
+def _remember(draft: _Draft, step: Step) -> None:
+    """Put a cache that keeps single samples into the stage that makes them."""
+    draft.cache_step = len(draft.steps)
+    draft.steps.append(step)
+    draft.reasons.append(
+        f"{step.op.label} keeps single samples: what comes before runs once per sample of the source"
     )
-
-
-def _can_reorder(draft: _Draft, op: Op[Any, Any], later: list[Step]) -> bool:
-    """Whether `op` can work on positions: what is before it depends on its own position alone."""
-    feed = draft.feed
-    if not isinstance(feed, Indexed) or not _per_sample_or_cached(draft):
-        return False
-    if _endless(feed):
-        return False
-    if op.commutes:
-        return True
-    steps = [step.op for step in draft.steps]
-    if any(one.effect is not Effect.KEEPS and not one.remembers for one in steps) or any(
-        one.may_skip for one in steps
-    ):
-        return False
-    if op.counts and any(one.calls_user for one in steps):
-        # A function may yet skip a sample, so counting positions is not counting samples. It is done
-        # all the same where an op further on needs positions.
-        return any(one.op.order() is not None and not one.op.joined for one in later)
-    return True
-
-
-def _per_sample_or_cached(draft: _Draft) -> bool:
-    return (
-        isinstance(draft.feed, Indexed)
-        and draft.unit == 1
-        and draft.interleave == 1
-        and all(step.op.effect in _PER_SAMPLE or step.op.remembers for step in draft.steps)
-    )
-
-
-def _endless(feed: Indexed) -> bool:
-    length: Length = len(feed.source)
-    for order, _ in feed.orders:
-        length = order.length(int(length or 0))
-    return not isinstance(length, int)
 
 
 def _why_not_fused(draft: _Draft, op: Op[Any, Any], place: tuple[Site, int]) -> str | None:
@@ -419,25 +372,3 @@ def _why_not_fused(draft: _Draft, op: Op[Any, Any], place: tuple[Site, int]) -> 
     if draft.interleave > 1:
         return f"the samples alternate before they reach {op.label}"
     return None
-
-
-def _no_random_access(op: Op[Any, Any], draft: _Draft) -> PlanError:
-    feed = draft.feed
-    if isinstance(feed, Streamed):
-        why = f"{feed.source.label} is a stream, which can only be read forward"
-    elif isinstance(feed, Joined):
-        what = (
-            feed.composite.label
-            if feed.composite is not None
-            else (feed.step.op.label if feed.step is not None else f"stage {feed.children[0].number}")
-        )
-        why = f"what comes from {what} cannot be read at any position"
-    elif _endless(feed):
-        why = "an endless stream has no whole to permute"
-    else:
-        varying = [s.op.label for s in draft.steps if s.op.effect is not Effect.KEEPS or s.op.may_skip]
-        why = f"{varying[0] if varying else 'an op'} before it varies the count"
-    return PlanError(
-        f"{op.label} needs to read any position, but {why}; put shuffle() right behind the source, "
-        "or use shuffle(window=10_000), which shuffles as samples pass"
-    )

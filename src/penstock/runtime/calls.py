@@ -226,8 +226,6 @@ class Calls:
                     result = fn(sample) if extra is None else fn(sample, extra(number))
                     out.append(await self._in_time(result))
                     break
-                except GeneratorExit:
-                    raise
                 except BaseException as exc:
                     if interrupted(exc):
                         raise
@@ -256,6 +254,9 @@ class Calls:
 
 
 def interrupted(exc: BaseException) -> bool:
-    """Whether the worker itself is being cancelled, and not something inside the user's coroutine."""
-    current = asyncio.current_task()
+    """Whether the worker itself ends, by being cancelled or collected, and not the user's coroutine."""
+    try:
+        current = asyncio.current_task()
+    except RuntimeError:
+        return True  # no loop runs here: the coroutine is being collected
     return isinstance(exc, asyncio.CancelledError) and current is not None and current.cancelling() > 0

@@ -16,6 +16,7 @@ from itertools import chain
 from time import perf_counter
 from typing import Any, Protocol
 
+from penstock.errors import PlanError
 from penstock.ops.op import Joint, Length
 from penstock.provenance import Place, joined, last_root, root
 from penstock.runtime.budget import Budget
@@ -212,6 +213,10 @@ class JoinedInlet(Inlet):
         self._finished = self.joint.ended
         if samples or self._finished:
             return True
+        allowed = self.budget.allowed
+        if self.joint.hoards and allowed is not None and self.held_bytes > allowed and self.queues[0].count > 1:
+            self._overflow(self.joint.hoards, allowed)
+            return True
         moved = False
         for number in self.joint.lacking(self.queues):
             queue = self.queues[number]
@@ -221,6 +226,15 @@ class JoinedInlet(Inlet):
                 return True
             moved = self._fill(queue, queue) or moved
         return moved
+
+    def _overflow(self, hoards: str, allowed: int) -> None:
+        held = sum(queue.count for queue in self.queues)
+        exc = PlanError(
+            f"{hoards} holds {self.held_bytes:,} bytes after {held} samples, more than memory={allowed:,}; "
+            "make it smaller, or allow more"
+        )
+        self.failure = Failure(exc)
+        self._finished = True
 
     def _pass_on(self) -> bool:
         (queue,) = self.queues

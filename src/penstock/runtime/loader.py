@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any, Generic, Self, TypeVar
 
@@ -13,7 +13,7 @@ from penstock.errors import LengthUnknown, PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool
 from penstock.plan.rules import Options, flow_length
-from penstock.provenance import root, weight
+from penstock.provenance import Place, root, weight
 from penstock.runtime.budget import parse_bytes
 from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
 from penstock.runtime.crew import LOCK
@@ -65,12 +65,14 @@ class Loader(Generic[T]):
         self._limit = ErrorLimit(max_errors)
         self._flow = flow
         self._engine = Engine(flow, Options(on, workers, inline), seed, parse_bytes(memory))
-        self._epochs = epochs
-        if epochs is not None:
-            self._engine.last_epoch = epochs - 1
+        self._last_epoch = math.inf if epochs is None else epochs - 1
+        self._engine.last_epoch = self._last_epoch
         self._next_epoch = 0
         self._epoch = 0
         self._delivered = 0
+        self._step = 0
+        #: what has been read and not handed over yet: samples, and the places of all of its chunk
+        self._in_hand: tuple[list[Any], Sequence[Place]] = ([], ())
         self._started: Run | None = None
         self._iteration: _Iteration | None = None
         # Kept here and not in the engine: an exception holds frames, and these hold the loader.
@@ -105,6 +107,7 @@ class Loader(Generic[T]):
             while (chunk := engine.read(iteration.run, self._timeout_s)) is not None:
                 failure = self._account(chunk)
                 samples = chunk.samples
+                self._in_hand = samples, chunk.places
                 samples.reverse()
                 while samples:
                     self._delivered += 1
@@ -135,7 +138,8 @@ class Loader(Generic[T]):
             before = [place for place in places if root(place) < root(record.place)]
             too_many = self._limit.check(self._error_count, counters.samples + sum(map(weight, before)))
             if too_many is not None:
-                chunk.samples, places = chunk.samples[: len(before)], before
+                chunk.samples, chunk.places = chunk.samples[: len(before)], before
+                places = before
                 failure = Failure(too_many)
                 break
         counters.samples += len(places) if isinstance(places, range) else sum(map(weight, places))
@@ -173,32 +177,32 @@ class Loader(Generic[T]):
         """``(epoch, batches)`` for the next `n` epochs; numbers go on where the loader stands."""
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise PlanError(f"epochs(n) takes a number of epochs, got {n!r}")
-        first = self._next_epoch
-        self._engine.last_epoch = min(self._engine.last_epoch, first + n - 1)
-        return self._each_epoch(first, n)
+        return self._each_epoch(n)
 
-    def _each_epoch(self, first: int, n: int) -> Iterator[tuple[int, Iterator[T]]]:
+    def _each_epoch(self, n: int) -> Iterator[tuple[int, Iterator[T]]]:
+        self._engine.last_epoch = min(self._last_epoch, self._next_epoch + n - 1)
         for _ in range(n):
             batches = iter(self)
             yield self._epoch, batches
+        self._engine.last_epoch = self._last_epoch
 
     def steps(self, n: int) -> Iterator[tuple[int, T]]:
-        """``(step, batch)`` for `n` steps, over as many epochs as that takes."""
+        """``(step, batch)`` for the next `n` steps, over as many epochs as that takes; numbers go on."""
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise PlanError(f"steps(n) takes a number of steps, got {n!r}")
         return self._each_step(n)
 
     def _each_step(self, n: int) -> Iterator[tuple[int, T]]:
-        step = 0
-        while step < n:
-            before = step
+        stop = self._step + n
+        while self._step < stop:
+            before = self._step
             for batch in self:
-                yield step, batch
-                step += 1
-                if step == n:
+                self._step += 1
+                yield self._step - 1, batch
+                if self._step == stop:
                     return
-            if step == before:
-                raise PlanError(f"steps({n}): epoch {self._epoch} has no samples, so step {step} never comes")
+            if self._step == before:
+                raise PlanError(f"steps({n}): epoch {self._epoch} has no samples, so step {before} never comes")
 
     def start(self) -> Self:
         """Begin to fill the buffers of the next epoch now. Starting twice is the same as once."""
@@ -237,10 +241,12 @@ class Loader(Generic[T]):
     def stats(self) -> dict[str, float]:
         """Counters as a flat dict of numbers; see the page on stats for their names."""
         engine = self._engine
+        samples, places = self._in_hand
+        left = len(samples)
         with LOCK:
             out: dict[str, float] = {
-                "samples": engine.counters.samples,
-                "batches": engine.counters.batches,
+                "samples": engine.counters.samples - sum(map(weight, places[len(places) - left :])),
+                "batches": engine.counters.batches - left,
                 "epoch": self._epoch,
                 "wait_s": engine.counters.wait_s,
                 "wait_share": engine.counters.wait_share,

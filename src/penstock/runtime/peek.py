@@ -23,16 +23,16 @@ __all__ = ["peek"]
 _BLOCK = 1 << 20
 
 
-def peek(flow: Flow, n: int, index: int | None, epoch: int, every_op: bool) -> list[Any]:
+def peek(flow: Flow, n: int, index: int | None, epoch: int, seed: int, every_op: bool) -> list[Any]:
     """See `Pipeline.peek`."""
     if isinstance(n, bool) or not isinstance(n, int) or n < 0:
         raise PlanError(f"peek(n) takes a number of samples, got {n!r}")
     if index is None and not every_op:
-        loader: Loader[Any] = Loader(flow, inline=True, epochs=epoch + 1)
+        loader: Loader[Any] = Loader(flow, seed=seed, inline=True, epochs=epoch + 1)
         with loader:
             loader.set_epoch(epoch)
             return list(islice(iter(loader), n))
-    engine = Engine(flow, Options(inline=True, wary=True), seed=0, memory=None)
+    engine = Engine(flow, Options(inline=True, wary=True), seed, memory=None)
     try:
         stage = engine.plan.stages[0]
         program = engine.lanes[stage.number].program
@@ -102,7 +102,8 @@ class _Peeking:
         length = reading.length
         stop = length if isinstance(length, int) else len(reading.source)
         for start in range(0, stop, _BLOCK):
-            block = reading.trace(self.task.epoch, np.arange(start, min(start + _BLOCK, stop)))
+            traced = reading.trace(self.task.epoch, np.arange(start, min(start + _BLOCK, stop)))
+            block = np.asarray(reading.source.numbers(traced))
             found = np.flatnonzero(block == index)
             if found.size:
                 return start + int(found[0])

@@ -132,7 +132,7 @@ class Program:
                 raise
             if len(places) > 1 and not self.stage.block_read and isinstance(exc, Exception):
                 return self._read_singly(places, task)
-            return self._unread(int(indices[0]), places[0], exc, task)
+            return self._unread(places[0], exc, task)
 
     def _read_singly(self, places: Sequence[int], task: Task) -> Chunk:
         """One of several samples cannot be read: find it, and keep those before it."""
@@ -143,9 +143,10 @@ class Program:
                 break
         return Chunk.join(parts)
 
-    def _unread(self, index: int, place: Place, exc: BaseException, task: Task) -> Chunk:
+    def _unread(self, place: Place, exc: BaseException, task: Task) -> Chunk:
         assert self.reading is not None
         label = self.reading.source.label
+        index = task.index_of(place)
         record = ErrorRecord(label, index, task.epoch, exc, place)
         if isinstance(exc, Skip):
             return Chunk([], (), None, [record])

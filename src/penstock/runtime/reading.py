@@ -55,8 +55,8 @@ class Reading:
         return self.trace(epoch, np.arange(first, last))
 
     def index(self, epoch: int, position: int) -> int:
-        """The source's index at one position."""
-        return int(self.indices(epoch, position, position + 1)[0])
+        """What the user calls the sample at one position: its number in what the source was made of."""
+        return int(self.source.numbers(self.indices(epoch, position, position + 1))[0])
 
     def epoch_behind(self, level: int, epoch: int, position: int) -> int:
         """The epoch that ops between order `level` - 1 and order `level` are in, at `position` of `epoch`.

@@ -65,6 +65,9 @@ class ArraySource(IndexedSource):
     def __len__(self) -> int:
         return self.rows if self.subset is None else len(self.subset)
 
+    def numbers(self, indices: Indices) -> Indices:
+        return picked(indices, self.subset)
+
     def read(self, indices: Indices) -> list[Any]:
         indices = picked(indices, self.subset)
         columns = [column.rows(indices) for column in self.columns]

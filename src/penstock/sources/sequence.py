@@ -48,6 +48,9 @@ class SequenceSource(IndexedSource):
     def __len__(self) -> int:
         return len(self.dataset) if self.subset is None else len(self.subset)
 
+    def numbers(self, indices: Indices) -> Indices:
+        return picked(indices, self.subset)
+
     def read(self, indices: Indices) -> Sequence[Any]:
         indices = picked(indices, self.subset)
         samples = self._items(indices)

@@ -61,6 +61,10 @@ class IndexedSource(Source):
         """The samples at `indices` as one batch, where the source can do better than sample by sample."""
         return NotImplemented
 
+    def numbers(self, indices: Indices) -> Indices:
+        """What the user calls these samples: their numbers in what the source was made of."""
+        return indices
+
     @property
     def reads_batches(self) -> bool:
         """Whether `read_batch` is worth calling."""

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from penstock.ops.op import Key
 from penstock.pipeline import Pipeline
 from penstock.plan.rules import flow_length
 from penstock.runtime.chunk import ErrorRecord
+from penstock.sources.source import Flow
 from penstock.testing.interleaving import interleave
 from penstock.testing.same import assert_same, difference
 
@@ -19,6 +21,8 @@ __all__ = ["ASYNC_LAYOUTS", "INLINE", "LAYOUTS", "Layout", "Stream", "assert_sam
 
 #: a batch that takes longer is one that never comes
 _HANGS_S = 20.0
+#: bytes that the windows of small samples fit into
+_ROOMY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ class Layout:
             pipeline.loader(
                 seed=seed,
                 epochs=epochs,
-                memory=self.memory,
+                memory=fitting(pipeline, self.memory),
                 timeout_s=_HANGS_S,
                 inline=inline,
                 on=on,
@@ -105,6 +109,17 @@ ASYNC_LAYOUTS: Sequence[Layout] = (
     Layout("async", 2, memory=1),
     Layout("async", 3, keep=1),
 )
+
+
+def fitting(pipeline: Flow, memory: int | str | None) -> int | str | None:
+    """`memory`, or more if the pipeline has a window: one that does not fit is refused."""
+    return max(memory, _ROOMY) if isinstance(memory, int) and _hoards(pipeline) else memory
+
+
+def _hoards(flow: Flow) -> bool:
+    joints = [op.joint(Key(0, ""), 0, {}) for op in flow.ops if op.joined]
+    parts = [part for _, part in getattr(flow.source, "parts", ())]
+    return any(joint is not None and joint.hoards for joint in joints) or any(map(_hoards, parts))
 
 
 def assert_same_stream(expected: Stream, found: Stream, what: str, *, ordered: bool = True) -> None:
