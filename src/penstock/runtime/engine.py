@@ -383,11 +383,12 @@ class Engine:
         """A ticket for the reader itself, and whether it is inline."""
         for crew in self.crews.values():
             inline = crew.executor.inline
-            if not inline and not crew.needs_help(self.reader.nested):
-                continue
+            helps = inline or crew.needs_help(self.reader.nested)
             for stage_run in run.stage_runs(crew):
-                if stage_run.runnable():
+                if helps and stage_run.runnable():
                     return stage_run.take(), inline
+                if stage_run.lane.helpable and not inline and stage_run.runnable(guest=True):
+                    return stage_run.take(guest=True), inline
         return None
 
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
@@ -448,7 +449,9 @@ class Engine:
     def _check_open(self) -> None:
         if self.closed:
             raise PenstockError("the loader is closed; make a new one with pipeline.loader()")
-        if any(crew.closed for crew in self.crews.values()):
+        for crew in self.crews.values():
+            if not crew.closed:
+                continue
             raise PenstockError("the pool that the loader runs on is closed; make a new pool and a new loader")
         if self._pid != os.getpid():
             raise PenstockError("the loader belongs to another process; make a new one after the fork")

@@ -71,6 +71,9 @@ class Program:
         """The chunks of one ticket, in order. The last may end in a failure."""
         if ticket.losses or ticket.failure is not None:
             yield Chunk([], (), ticket.failure, ticket.losses)
+        if self.stage.block_read:
+            yield from _through(self, self.parts[1:], self._blocks(ticket, task), task)
+            return
         for chunk in self.slices(ticket, task):
             yield from _through(self, self.parts, chunk, task)
             if chunk.failure is not None:
@@ -92,8 +95,6 @@ class Program:
         unit = self.stage.unit
         units = -(-ticket.count // unit)
         size = unit * (1 if self.one_by_one else max(1, -(-units // _SLICES)))
-        if self.stage.block_read:
-            size = unit
         if ticket.samples is not None:
             for start in range(0, ticket.count, size):
                 stop = start + size
@@ -111,6 +112,27 @@ class Program:
             return self._remembered(range(first, last), task)
         return self._read_places(range(first, last), task)
 
+    def _blocks(self, ticket: Ticket, task: Task) -> Chunk:
+        """The batches of a ticket, each one read of the source."""
+        reading, unit = self.reading, self.stage.unit
+        assert reading is not None
+        batches: list[Any] = []
+        places: list[Place] = []
+        for start in range(ticket.first, ticket.last, unit):
+            members = range(start, min(start + unit, ticket.last))
+            if len(members) < unit and not self.steps[0].op.keeps_group(len(members)):
+                break
+            task.begin_read(reading.source, members)
+            try:
+                batches.append(reading.source.read_batch(reading.indices(task.epoch, start, members.stop)))
+            except BaseException as exc:
+                if task.goes_through(exc):
+                    raise
+                failed = self._unread(start, exc, task)
+                return Chunk(batches, places, failed.failure, failed.losses, final=True)
+            places.append(members)
+        return Chunk(batches, places, final=True)
+
     def _read_places(self, places: Sequence[int], task: Task) -> Chunk:
         """The samples at `places` of the epoch, straight from the source."""
         reading = self.reading
@@ -119,10 +141,8 @@ class Program:
             indices = reading.indices(task.epoch, places.start, places.stop)
         else:
             indices = reading.trace(task.epoch, np.asarray(places, dtype=np.int64))
-        task.begin_read(reading.source.label, places)
+        task.begin_read(reading.source, places)
         try:
-            if self.stage.block_read:
-                return Chunk([reading.source.read_batch(indices)], [places])
             samples = reading.source.read(indices)
             if len(samples) != len(places):
                 raise IndexError(f"the source gave {len(samples)} samples for {len(places)} indices")
@@ -130,7 +150,7 @@ class Program:
         except BaseException as exc:
             if task.goes_through(exc):
                 raise
-            if len(places) > 1 and not self.stage.block_read and isinstance(exc, Exception):
+            if len(places) > 1 and isinstance(exc, Exception):
                 return self._read_singly(places, task)
             return self._unread(places[0], exc, task)
 
@@ -217,10 +237,6 @@ class Program:
 
     def regrouped(self, step: Step, chunk: Chunk, task: Task) -> Chunk:
         """Groups of samples become one sample each."""
-        if self.stage.block_read:
-            if chunk.samples and not step.op.keeps_group(len(chunk.places[0])):
-                return Chunk([], (), chunk.failure, chunk.losses)
-            return chunk
         if self.stage.unit == 1 and not isinstance(self.stage.feed, Indexed):
             return applied(step, chunk, task)  # a joint has cut the groups
         size = self.stage.unit

@@ -13,7 +13,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.plan.plan import Stage
+from penstock.plan.plan import Indexed, Stage
 from penstock.runtime.budget import Budget, Estimate
 from penstock.runtime.chunk import Chunk, Ticket
 from penstock.runtime.inlets import Inlet, Pulled, StreamInlet
@@ -23,6 +23,10 @@ from penstock.runtime.sizing import Sizer
 from penstock.stats.counters import StageCounters
 
 __all__ = ["Job", "Lane", "Pull", "StageRun"]
+
+
+#: blocks read in one ticket at the most, so that their memory is still in the cache when it is used again
+_BLOCKS = 8
 
 
 class Lane:
@@ -36,12 +40,19 @@ class Lane:
         self.crew = crew
         self.budget = budget
         self.cap = stage.workers
+        #: it calls nothing of the user's and its source is in memory, so a reader that would wait may help
+        self.helpable = (
+            isinstance(stage.feed, Indexed)
+            and stage.feed.source.instant
+            and not any(step.op.calls_user for step in stage.steps)
+        )
         self.sizer = Sizer()
         self.estimate = Estimate()
         self.clock = clock
         self.counters = StageCounters(clock())
-        #: tickets in workers' hands
+        #: tickets in workers' hands, and how many of them are in the hands of a reader that helps
         self.in_flight = 0
+        self.guests = 0
         #: tickets begun and not ended, in hand or paused
         self.open = 0
         #: finished chunks and samples that wait to be taken
@@ -73,6 +84,7 @@ class Job:
         "chunks",
         "emitted",
         "expected",
+        "guest",
         "made_bytes",
         "number",
         "reserved",
@@ -92,6 +104,8 @@ class Job:
         #: the generator of its chunks, once begun
         self.chunks: Any = None
         self.task: Any = None
+        #: in the hands of a reader that helps
+        self.guest = False
         #: bytes made since the last chunk was handed in
         self.made_bytes = 0
         #: samples handed in so far
@@ -149,11 +163,12 @@ class StageRun:
 
     # ------------------------------------------------------------------ deciding
 
-    def runnable(self) -> bool:
-        """Whether a worker could do something here now. `take` then gives it."""
+    def runnable(self, guest: bool = False) -> bool:
+        """Whether a worker (or a reader that helps) could do something here now. `take` then gives it."""
         lane = self.lane
         self._decided = None
-        if self.cancelled or lane.in_flight >= lane.cap:
+        full = lane.guests > 0 if guest else lane.in_flight - lane.guests >= lane.cap
+        if self.cancelled or full:
             return False
         if self._paused:
             job = self._resumable()
@@ -173,7 +188,11 @@ class StageRun:
 
     def _has_input(self, units: int) -> bool:
         lane, inlet = self.lane, self.inlet
-        size = 1 if lane.stage.interleave > 1 else min(units, lane.sizer.size)
+        size = min(units, lane.sizer.size)
+        if lane.stage.interleave > 1:
+            size = 1
+        elif lane.stage.block_read:
+            size = min(size, _BLOCKS)
         if inlet.sample_bytes:
             size = max(1, min(size, lane.budget.portion // inlet.sample_bytes))
         count = min(inlet.available(size), inlet.share(lane.cap) * lane.stage.unit)
@@ -233,13 +252,23 @@ class StageRun:
 
     # ------------------------------------------------------------------ taking and putting
 
-    def take(self) -> Job | Pull:
+    def take(self, guest: bool = False) -> Job | Pull:
         """What `runnable` has found."""
         assert self._decided is not None
         decided, self._decided = self._decided, None
         self.lane.advance()
         self.lane.in_flight += 1
-        return decided()
+        job = decided()
+        if guest and isinstance(job, Job):
+            job.guest = True
+            self.lane.guests += 1
+        return job
+
+    def _left(self, job: Job) -> None:
+        """The job is in nobody's hands any more."""
+        self.lane.in_flight -= 1
+        self.lane.guests -= job.guest
+        job.guest = False
 
     def _begun(self, ticket: Ticket, units: int) -> Job:
         lane = self.lane
@@ -292,7 +321,7 @@ class StageRun:
     def put(self, job: Job, chunk: Chunk | None, done: bool) -> None:
         """A worker hands in what it has made, and says whether the ticket is done."""
         lane = self.lane
-        lane.in_flight -= 1
+        self._left(job)
         lane.budget.give_back(job.reserved)
         job.reserved = 0
         if self.cancelled:
@@ -329,7 +358,7 @@ class StageRun:
 
     def again(self, job: Job) -> None:
         """The job's worker is given up: its ticket waits for another, and begins anew."""
-        self.lane.in_flight -= 1
+        self._left(job)
         self.lane.budget.give_back(job.reserved)
         if self.cancelled:
             self.lane.budget.give_back(job.ticket.nbytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from penstock.ops.op import Key
 from penstock.plan.plan import Step
 from penstock.provenance import Place
 from penstock.randomness import Draws
+from penstock.sources.source import Source
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -30,7 +32,10 @@ class Bench:
 
     def __init__(self) -> None:
         self.bound: dict[int, Any] = {}
-        self.draws = Draws()
+
+    @cached_property
+    def draws(self) -> Draws:
+        return Draws()
 
     def bind(self, steps: Sequence[Step]) -> None:
         """Make the functions of `steps`, those that this worker has not made before."""
@@ -76,7 +81,7 @@ class Task:
         self._calls: Calls | None = None
         self._fused: FusedMaps | None = None
         self._out: list[Any] = []
-        self._reading: tuple[str, Sequence[Place]] = ("nothing yet", ())
+        self._reading: tuple[Source | None, Sequence[Place]] = (None, ())
 
     def index_of(self, place: Place) -> int:
         """The number in its source of the sample at `place`."""
@@ -93,10 +98,10 @@ class Task:
         """Nothing is in hand any more. Calls and task refer to each other, which would keep samples alive."""
         self._calls, self._out, self._fused = None, [], None
 
-    def begin_read(self, label: str, places: Sequence[Place]) -> None:
+    def begin_read(self, source: Source, places: Sequence[Place]) -> None:
         """A read begins."""
         self._calls = None
-        self._reading = (label, places)
+        self._reading = (source, places)
 
     def call_began(self, timeout_s: float) -> None:
         self.deadline = perf_counter() + timeout_s
@@ -135,8 +140,10 @@ class Task:
         """The op and the sample in hand; `frame` is where the worker stands."""
         calls = self._calls
         if calls is None:
-            label, places = self._reading
-            return f"{label}, sample {self.index_of(places[0])}" if places else label
+            source, places = self._reading
+            if source is None:
+                return "nothing yet"
+            return f"{source.label}, sample {self.index_of(places[0])}"
         op = (calls.step if self._fused is None else self._fused.step_in(frame)).op
         place = f" at {op.where}" if op.where else ""
         return f"{op.label}{place}, sample {calls.index(self.number_in_hand)}"

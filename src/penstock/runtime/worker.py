@@ -134,7 +134,9 @@ def _enough(job: Job, chunk: Chunk, began: float) -> bool:
 def _task(job: Job, worker: Any, inline: bool) -> Task:
     """What the calls of `job` need to know, with the worker's own functions made if this is its first."""
     lane, run = job.stage_run.lane, job.stage_run.run
-    bench = run.engine.benches.setdefault(worker, Bench())
+    bench = run.engine.benches.get(worker)
+    if bench is None:
+        bench = run.engine.benches[worker] = Bench()
     bench.bind(lane.stage.steps)
     epoch = job.stage_run.inlet.epoch
     task = Task(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PlanError
+from penstock.memory.recycle import Recycler
 from penstock.sources.source import IndexedSource, Indices, picked, subset_of
 from penstock.trees import stacked
 
@@ -112,6 +113,7 @@ class _Column:
         if hasattr(array, "detach") and hasattr(array, "numpy"):
             array = array.detach().cpu().numpy()  # a torch tensor: the same memory as an array
         self.array = array
+        self.recycler = Recycler()
         self.listed = isinstance(array, (list, tuple, range))
         self.dense = not self.listed and hasattr(array, "shape") and hasattr(array, "dtype")
 
@@ -135,10 +137,16 @@ class _Column:
     def block(self, indices: Indices) -> Any:
         """The rows as one new array (or a list, if that is what the column gives)."""
         array = self.array
-        if isinstance(array, np.ndarray):
-            # A slice is a view into the user's array, so it is copied; an index array makes a copy itself.
-            return array[indices.start : indices.stop].copy() if isinstance(indices, range) else array[indices]
         rows: Any
+        if isinstance(array, np.ndarray):
+            if isinstance(indices, range):
+                part = array[indices.start : indices.stop]
+                block = self.recycler.empty(part.shape, part.dtype)
+                block[...] = part  # a slice is a view of the user's own array
+                return block
+            out = self.recycler.empty((len(indices), *array.shape[1:]), array.dtype)
+            # Our indices are in range, and without "clip" numpy would go through a buffer of its own.
+            return array.take(indices, axis=0, out=out, mode="clip")
         if self.listed:
             rows = [array[number] for number in _numbers(indices)]
         elif self.dense:
