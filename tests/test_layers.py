@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent / "src" / "penstock"
 #: lowest first; a name stands for the module and, if it is a package, for all in it that has no line of its own
 LAYERS = [
     ["errors"],
-    ["provenance", "randomness", "trees", "executors.parking"],
+    ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["executors.executor"],
     ["ops.op"],
     ["sources.source"],
@@ -38,7 +38,7 @@ LAYERS = [
 CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
-SUBJECTS = {"plan", "runtime", "cli", "testing", "stats"}
+SUBJECTS = {"memory", "plan", "runtime", "cli", "testing", "stats"}
 
 #: what needs an optional dependency is imported by the command that uses it, so that others run without
 LATE = {"cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")}}
