@@ -7,13 +7,11 @@ therefore also the one that sees timeouts.
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import threading
-import warnings
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -21,89 +19,25 @@ from time import perf_counter
 from typing import Any
 
 from penstock.errors import PenstockError, StageTimeout
-from penstock.executors.parking import new_spot
 from penstock.plan.plan import Indexed, Joined, Plan
 from penstock.plan.rules import Options, make_plan
+from penstock.runtime.bridge import Bridge
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk
-from penstock.runtime.crew import HERE, LOCK, Crew, crew_for
+from penstock.runtime.crew import LOCK, Crew, crew_for
 from penstock.runtime.inlets import Pulled
 from penstock.runtime.program import Program
+from penstock.runtime.reader import Nested, Reader
 from penstock.runtime.run import Run
 from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
 from penstock.runtime.task import Bench
-from penstock.runtime.worker import execute, work, work_async
+from penstock.runtime.worker import discard, execute, work, work_async
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
 
-__all__ = ["Engine", "Reader"]
+__all__ = ["Engine"]
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-class Reader:
-    """Whoever reads a loader: where it waits, and its name when it runs tickets itself."""
-
-    def __init__(self) -> None:
-        self.name = "reader"
-        self.retired = False
-        self.spot = new_spot("reader")
-        self.waiting = False
-        #: the crew whose worker reads, if it is one
-        self.nested: Crew | None = None
-        #: until when it waits at the latest; a nearer deadline must wake it
-        self.until = -inf
-
-    def heed(self, deadline: float) -> None:
-        """A call has begun that must end by `deadline`."""
-        if deadline < self.until:
-            self.spot.unpark()
-
-    def turn(self) -> None:
-        self.spot.turn()
-
-    def unpark(self) -> None:
-        self.spot.unpark()
-
-    def frame(self) -> None:
-        return None
-
-
-class _Nested:
-    """Keeps count of the workers that wait for a pipeline inside a function of another.
-
-    Such a worker may be the only one that could make the batch it waits for, so its reader runs
-    tickets of its own loader: on its own crew when nobody is idle there, and on another crew when
-    workers of that one wait in the same way. A crew whose workers all work will come to the ticket.
-    """
-
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.crew: Crew | None = getattr(HERE, "crew", None)
-        self.counted = False
-
-    def __enter__(self) -> _Nested:
-        self.reader.nested = self.crew
-        return self
-
-    def waits(self) -> None:
-        """The worker has nothing to do but wait. Called under the lock."""
-        crew = self.crew
-        if crew is None or self.counted:
-            return
-        self.counted = True
-        crew.reading += 1
-        for client in crew.clients:
-            client.wake_nested_reader()
-
-    def works(self) -> None:
-        if self.crew is not None and self.counted:
-            with LOCK:
-                self.counted = False
-                self.crew.reading -= 1
-
-    def __exit__(self, *exc: object) -> None:
-        self.works()
 
 
 class Engine:
@@ -136,7 +70,8 @@ class Engine:
         self.closed = False
         self.closing = threading.Event()
         self._pid = os.getpid()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        #: runs coroutines where there is no event loop
+        self.bridge = Bridge()
         self.plan: Plan
         self._set_up(make_plan(flow, options))
         _engines.add(self)
@@ -240,16 +175,16 @@ class Engine:
 
     # ------------------------------------------------------------------ what workers call
 
-    def handed_in(self, job: Job, worker: Any, chunk: Chunk | None, done: bool, seconds: float) -> None:
-        """A worker hands in what it has made."""
+    def handed_in(self, job: Job, worker: Any, chunk: Chunk | None, done: bool, seconds: float) -> list[Any]:
+        """A worker hands in what it has made. Returns what is to be let go of outside the lock."""
         stage_run = job.stage_run
         lane = stage_run.lane
-        worker.turn()
         with LOCK:
             if self.tasks.get(worker) is job:
                 del self.tasks[worker]
             elif job.task is not None and job.task.abandoned:
-                return
+                worker.retired = True
+                return []
             lane.advance()
             made = len(chunk.samples) if chunk is not None else 0
             lane.counters.samples += made
@@ -257,8 +192,7 @@ class Engine:
             lane.sizer.record(units if done else max(units // 4, 1), seconds)
             stage_run.put(job, chunk, done)
             self._after_change(lane.crew)
-        if stage_run.cancelled:
-            discard([job])
+            return [job] if stage_run.cancelled else []
 
     def dropped(self, job: Job, worker: Any) -> None:
         """A worker gives a ticket back without having run it to its end."""
@@ -267,15 +201,14 @@ class Engine:
             job.stage_run.lane.advance()
             job.stage_run.again(job)
 
-    def pulled(self, pull: Pull, pulled: Pulled) -> None:
-        """A worker has had its turn at a stream."""
+    def pulled(self, pull: Pull, pulled: Pulled) -> list[Any]:
+        """A worker has had its turn at a stream. Returns what is to be let go of outside the lock."""
         with LOCK:
             lane = pull.stage_run.lane
             lane.advance()
             pull.stage_run.pulled(pulled)
             self._after_change(lane.crew)
-        if pull.stage_run.cancelled:
-            discard([pull.stage_run.inlet])
+            return [pull.stage_run.inlet] if pull.stage_run.cancelled else []
 
     def _after_change(self, own: Crew) -> None:
         for crew in self.crews.values():
@@ -325,19 +258,6 @@ class Engine:
         """Wait before a retry; False when the loader is closing."""
         return not self.closing.wait(seconds) if seconds else not self.closing.is_set()
 
-    def run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine to its end in the calling thread, or beside it if a loop runs there already."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        loop = self._loop
-        if not _loop_runs():
-            return _to_the_end(loop, coroutine)
-        results: list[Any] = []
-        beside = threading.Thread(target=lambda: results.append(_to_the_end(loop, coroutine)), daemon=True)
-        beside.start()
-        beside.join()
-        return results[0]
-
     # ------------------------------------------------------------------ what the reader calls
 
     def read(self, run: Run, timeout_s: float | None) -> Chunk | None:
@@ -347,7 +267,13 @@ class Engine:
         workers, or on a pool whose workers all wait in pipelines of their own.
         """
         began: float | None = None
-        with _Nested(self.reader) as nested:
+        self.reader.turn()
+        with LOCK:
+            chunk = run.root.pop()
+            if chunk is not None:
+                self._rouse()
+                return chunk
+        with Nested(self.reader) as nested:
             while True:
                 self.reader.turn()
                 with LOCK:
@@ -493,9 +419,7 @@ class Engine:
         for crew in crews.values():
             if not crew.shared:
                 crew.close(grace_s, quiet)
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
+        self.bridge.close()
 
 
 def _abandoned(crews: dict[int, Crew], closing: threading.Event) -> None:
@@ -503,39 +427,6 @@ def _abandoned(crews: dict[int, Crew], closing: threading.Event) -> None:
     for crew in list(crews.values()):
         if not crew.shared:
             crew.dismiss()
-
-
-def discard(garbage: list[Any]) -> None:
-    """Close what is open in it and let go of it. Runs functions of the user's, so never under the lock."""
-    for item in garbage:
-        close = getattr(item, "close", None)
-        if close is None:
-            continue
-        try:
-            close()
-        except Exception as exc:
-            warnings.warn(f"closing an iterator raised {exc!r}", RuntimeWarning, stacklevel=2)
-    garbage.clear()
-
-
-def _to_the_end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine; when Ctrl-C comes, cancel it properly before going on with that."""
-    task = loop.create_task(coroutine)
-    try:
-        return loop.run_until_complete(task)
-    except KeyboardInterrupt:
-        task.cancel()
-        loop.run_until_complete(asyncio.wait([task]))
-        raise
-
-
-def _loop_runs() -> bool:
-    """Whether an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _carries(feed: Any) -> bool:

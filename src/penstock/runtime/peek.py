@@ -58,7 +58,7 @@ class _Peeking:
             worker_name="reader",
             program=program,
             pause=engine.pause,
-            run_coroutine=engine.run_coroutine,
+            run_coroutine=engine.bridge.run,
             heed=engine.reader.heed,
             inline=True,
         )

@@ -44,6 +44,8 @@ class Program:
         #: slices of one unit, where the bytes of a chunk are bounded
         self.one_by_one = one_by_one
         self.store = store
+        #: makes no more samples than it gets, so one chunk goes in and one comes out
+        self.simple = not stage.block_read and all(step.op.effect is not Effect.EXPANDS for step in stage.steps)
         self.reading: Reading | None = None
         #: the order in which the samples were read by an earlier stage, to name them by their number there
         self.upstream_reading: Reading | None = None
@@ -66,6 +68,24 @@ class Program:
         return epoch if before == len(feed.orders) else self.reading.epoch_behind(before, epoch, root(place))
 
     # ------------------------------------------------------------------ the walk of a ticket
+
+    def whole(self, ticket: Ticket, task: Task) -> Chunk:
+        """The one chunk of a ticket of one unit, for a program that is `simple`."""
+        if ticket.samples is not None:
+            chunk = Chunk(ticket.samples, ticket.places)
+        else:
+            chunk = self._read(ticket.first, ticket.last, task)
+        for part in self.parts:
+            if isinstance(part, FusedMaps):
+                chunk = part.run(chunk, task) if chunk.samples else chunk
+            elif part.op.effect is Effect.REGROUPS:
+                chunk = self.regrouped(part, chunk, task)
+            else:
+                chunk = applied(part, chunk, task)
+        if type(chunk.samples) is not list:
+            chunk.samples = list(chunk.samples)
+        chunk.final = True
+        return chunk
 
     def chunks(self, ticket: Ticket, task: Task) -> Iterator[Chunk]:
         """The chunks of one ticket, in order. The last may end in a failure."""

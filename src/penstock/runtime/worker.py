@@ -6,6 +6,9 @@ All of them wait only where they park, and only for a runnable ticket.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +22,10 @@ from penstock.runtime.stage_run import Job, Pull
 from penstock.runtime.task import Abandoned, Bench, Task
 from penstock.trees import nbytes
 
-__all__ = ["execute", "work", "work_async"]
+__all__ = ["discard", "execute", "work", "work_async"]
+
+#: hands in what a job has made, under the lock; returns what is to be let go of outside of it
+HandIn = Callable[[], list[Any]]
 
 #: a ticket that has run so long hands in what it has, and goes on later
 _PAUSE_S = 4 * TARGET_S
@@ -28,16 +34,22 @@ _PAUSE_S = 4 * TARGET_S
 def work(crew: Crew, worker: Any) -> None:
     """The life of a thread."""
     HERE.crew = crew
+    hand_in: HandIn | None = None
     while True:
         worker.turn()
         with LOCK:
-            if crew.closed or worker.retired:
-                return
-            job = crew.take(worker)
+            # Handing in and taking the next ticket are one visit to the lock.
+            garbage = hand_in() if hand_in is not None else []
+            ends = crew.closed or worker.retired
+            job = None if ends else crew.take(worker)
+        discard(garbage)
+        hand_in = None
+        if ends:
+            return
         if job is None:
             worker.park()
         else:
-            execute(job, worker)
+            hand_in = _run(job, worker)
             job = None
 
 
@@ -58,18 +70,29 @@ async def work_async(crew: Crew, worker: Any) -> None:
 
 
 def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
-    """Run one job up to its end, or until it has run long enough."""
+    """Run one job up to its end, or until it has run long enough, and hand in what came out."""
+    hand_in = _run(job, worker, inline)
+    if hand_in is not None:
+        worker.turn()
+        discard(hand_in())
+
+
+def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
+    """Run one job. Returns what is to be called to hand in what came out; that returns what to let go of."""
     run = job.stage_run.run
     if isinstance(job, Pull):
         inlet: Any = job.stage_run.inlet
-        run.engine.pulled(job, inlet.pull(job.most, worker.name))
-        return
+        return partial(run.engine.pulled, job, inlet.pull(job.most, worker.name))
     began = perf_counter()
     parts: list[Chunk] = []
     done = False
     try:
+        program = job.stage_run.lane.program
         if job.chunks is None:
-            job.chunks = job.stage_run.lane.program.chunks(job.ticket, _task(job, worker, inline))
+            task = _task(job, worker, inline)
+            # One unit of a program that makes nothing more of it needs no generator.
+            whole = program.simple and job.expected == 1 and not job.ticket.losses
+            job.chunks = (program.whole(job.ticket, task),) if whole else program.chunks(job.ticket, task)
         job.task.worker_name = worker.name
         run.engine.tasks[worker] = job
         for chunk in job.chunks:
@@ -81,7 +104,7 @@ def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
             done = True
     except Abandoned:
         worker.retired = True
-        return
+        return None
     except BaseException as exc:
         if inline and isinstance(exc, KeyboardInterrupt):
             run.engine.dropped(job, worker)
@@ -90,7 +113,7 @@ def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
         done = True
     if job.task is not None:
         job.task.rest()
-    run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began)
+    return partial(run.engine.handed_in, job, worker, _joined(job, parts), done, perf_counter() - began)
 
 
 async def _execute_async(job: Job, worker: Any) -> None:
@@ -118,7 +141,7 @@ async def _execute_async(job: Job, worker: Any) -> None:
         done = True
     if job.task is not None:
         job.task.rest()
-    run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began)
+    discard(run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began))
 
 
 def _enough(job: Job, chunk: Chunk, began: float) -> bool:
@@ -146,7 +169,7 @@ def _task(job: Job, worker: Any, inline: bool) -> Task:
         worker_name=worker.name,
         program=lane.program,
         pause=run.engine.pause,
-        run_coroutine=run.engine.run_coroutine,
+        run_coroutine=run.engine.bridge.run,
         heed=run.engine.reader.heed,
         inline=inline,
     )
@@ -180,3 +203,16 @@ def _joined(job: Job, parts: list[Chunk]) -> Chunk | None:
         chunk.nbytes = sum(map(nbytes, chunk.samples))
         job.made_bytes = 0
     return chunk
+
+
+def discard(garbage: list[Any]) -> None:
+    """Close what is open in it and let go of it. Runs functions of the user's, so never under the lock."""
+    for item in garbage:
+        close = getattr(item, "close", None)
+        if close is None:
+            continue
+        try:
+            close()
+        except Exception as exc:
+            warnings.warn(f"closing an iterator raised {exc!r}", RuntimeWarning, stacklevel=2)
+    garbage.clear()
