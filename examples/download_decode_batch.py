@@ -139,6 +139,8 @@ class Server:
             body = zlib.compress(np.full((SIDE, SIDE), number, np.uint8).tobytes())
             writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + body)
             await writer.drain()
+        except (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
+            return  # the server closes, or the client has gone
         finally:
             self.open_requests -= 1
             writer.close()

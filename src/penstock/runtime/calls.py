@@ -38,7 +38,7 @@ class SampleInfo:
         #: the sample's number in its source
         self.index = calls.index(number)
         #: where the sample stands in the order of the epoch
-        self.place = calls.places[number]
+        self.place = self.index if calls.task.for_cache else calls.places[number]
 
     @property
     def rng(self) -> np.random.Generator:
@@ -89,7 +89,9 @@ class Calls:
         return self.task.program.index_of(self.epoch, self.places[number])
 
     def epoch_of(self, number: int) -> int:
-        """The epoch of sample `number` of the chunk."""
+        """The epoch of sample `number` of the chunk; what a cache will keep belongs to none, and says 0."""
+        if self.task.for_cache:
+            return 0
         return self.task.program.epoch_of(self.step, self.epoch, self.places[number])
 
     def _drawing(self, number: int) -> tuple[int, int, int]:

@@ -309,6 +309,8 @@ class Engine:
         """A ticket for the reader itself, and whether it is inline."""
         for crew in self.crews.values():
             inline = crew.executor.inline
+            if crew.executor.asynchronous:
+                continue
             helps = inline or crew.needs_help(self.reader.nested)
             for stage_run in run.stage_runs(crew):
                 if helps and stage_run.runnable():

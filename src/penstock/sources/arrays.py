@@ -138,7 +138,7 @@ class _Column:
         """The rows as one new array (or a list, if that is what the column gives)."""
         array = self.array
         rows: Any
-        if isinstance(array, np.ndarray):
+        if type(array) in (np.ndarray, np.memmap):
             if isinstance(indices, range):
                 part = array[indices.start : indices.stop]
                 block = self.recycler.empty(part.shape, part.dtype)
