@@ -98,7 +98,7 @@ def counter(place: Place) -> tuple[int, int]:
 
 def extended(place: Place, sub: int) -> tuple[Place, ...]:
     """The place of output number `sub` of an op that made several samples of the one at `place`."""
-    return (*place, sub) if isinstance(place, tuple) else (place, sub)
+    return (*place, sub) if isinstance(place, tuple) and not isinstance(place, Passed) else (place, sub)
 
 
 def chosen(places: Sequence[Place], keep: Sequence[Any]) -> list[Place]:

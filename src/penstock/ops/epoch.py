@@ -15,6 +15,9 @@ from penstock.provenance import Passed, Place
 
 __all__ = ["Epoch"]
 
+#: after so many passes without a sample there is no data
+_EMPTY_PASSES = 100
+
 
 @dataclass(frozen=True)
 class Epoch(Op[In, In]):
@@ -75,7 +78,9 @@ class _Onward(Joint):
     def __init__(self, n: int, epoch: int) -> None:
         self.next = epoch * n
         self.stop = self.next + n
+        #: passes without a sample, one after the other, and whether this one has had none so far
         self.empty = 0
+        self.fresh = False
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
@@ -84,15 +89,19 @@ class _Onward(Joint):
         while source.taken < self.next and source.count:
             source.take(self.next - source.taken)
             self.empty = 0
+            self.fresh = False
         number = source.epoch
         behind = source.taken < self.next
         samples, places = source.take(0 if behind else min(most, self.stop - self.next))
         self.next += len(samples)
-        self.empty = 0 if samples else self.empty
+        if samples:
+            self.empty = 0
+            self.fresh = False
         if self.next >= self.stop:
             self.ended = True
         elif source.ended and not source.count:
-            self.empty += 1
-            self.ended = self.empty > 1  # a whole pass without a sample: there is no data
+            self.empty += 1 if self.fresh else 0
+            self.fresh = True
+            self.ended = self.empty >= _EMPTY_PASSES
             source.renew(source.epoch + 1)
         return samples, [Passed(place, number) for place in places]

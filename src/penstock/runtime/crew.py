@@ -57,6 +57,8 @@ class Crew:
         self.shared = shared
         self.executor = executor
         self.size = size
+        #: its workers live in this process, and not in one that was forked from it
+        self.pid = os.getpid()
         self.name = f"penstock-{name}-{next(_numbers)}"
         self.work = work
         self.workers: list[Worker] = []
@@ -68,6 +70,9 @@ class Crew:
         self.closed = False
         #: workers inside a function that itself reads a pipeline, and waits there
         self.reading = 0
+        #: woken or started, and not here yet. One at a time: where the interpreter lock is what there is
+        #: too little of, it takes long to come, and more of them would only stand in the way
+        self._coming: set[Worker] = set()
         self._turn = 0
         self._started = 0
 
@@ -98,6 +103,7 @@ class Crew:
 
     def take(self, worker: Worker) -> Job | Pull | None:
         """A ticket for `worker`; None puts it among the idle."""
+        self._coming.discard(worker)
         found = self.find()
         if found is None:
             if worker not in self.idle:
@@ -110,18 +116,21 @@ class Crew:
 
     def rouse(self) -> None:
         """If there is a runnable ticket, wake or start one worker for it."""
-        if self.closed or self.executor.inline:
+        if self.closed or self.executor.inline or self._coming:
             return
         if not self.idle and len(self.workers) >= self.size:
             return
         if self.find() is None:
             return
         if self.idle:
-            self.idle.pop().unpark()
+            worker = self.idle.pop()
+            worker.unpark()
         else:
             self._started += 1
             name = f"{self.name}.{self._started}"
-            self.workers.append(self.executor.start(partial(self.work, self), name))
+            worker = self.executor.start(partial(self.work, self), name)
+            self.workers.append(worker)
+        self._coming.add(worker)
 
     def needs_help(self, nested: Crew | None) -> bool:
         """Whether a reader that is a worker of crew `nested` should run tickets meant for this crew."""
@@ -176,7 +185,7 @@ def crew_for(site: Site, work: Any, work_async: Any) -> Crew:
     pool = site.pool
     if pool is None:
         return Crew(executor, site.workers, site.kind, loop)
-    if pool.live is None or pool.live.closed:
+    if pool.live is None or pool.live.closed or pool.live.pid != os.getpid():
         pool.live = Crew(executor, site.workers, f"{site.kind}-pool", loop, shared=True)
         # When nobody holds the pool any more, its workers end.
         weakref.finalize(pool, Crew.dismiss, pool.live).atexit = False

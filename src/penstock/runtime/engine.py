@@ -125,6 +125,8 @@ class Engine:
         """The epoch is over for the reader."""
         with LOCK:
             garbage = self._leave() if run is self.current else []
+            if self.reader.inside:
+                self.reader.unpark()
         discard(garbage)
 
     def _leave(self) -> list[Any]:
@@ -281,9 +283,9 @@ class Engine:
                     if chunk is not None:
                         self._rouse()
                         break
+                    self._check_open()
                     if run.ended or run.root.over:
                         break
-                    self._check_open()
                     nested.waits()
                     found = self._own_job(run)
                     if found is None and (run.revealed or run.root.outlet.ready or run.root.over):
@@ -301,6 +303,8 @@ class Engine:
                     execute(found[0], self.reader, inline=found[1])
                     continue
                 self._wait(run, began, timeout_s)
+                if self.reader.inside > 1:
+                    self.reader.unpark()  # it may have been meant for the other one
         if began is not None:
             self.counters.wait_s += perf_counter() - began
         return chunk

@@ -148,10 +148,23 @@ class Program:
             except BaseException as exc:
                 if task.goes_through(exc):
                     raise
-                failed = self._unread(start, exc, task)
-                return Chunk(batches, places, failed.failure, failed.losses, final=True)
+                # Find the sample, and make what can be made of the others.
+                rest = self._batched_singly(range(start, ticket.last), exc, task)
+                return Chunk(
+                    batches + rest.samples, places + list(rest.places), rest.failure, rest.losses, final=True
+                )
             places.append(members)
         return Chunk(batches, places, final=True)
+
+    def _batched_singly(self, places: range, exc: BaseException, task: Task) -> Chunk:
+        """The rest of a ticket whose batch could not be read as one: sample by sample."""
+        if not isinstance(exc, Exception):
+            return self._unread(places[0], exc, task)
+        chunk = self._read_places(places, task)
+        if chunk.failure is None and not chunk.losses:
+            # Single samples are fine, so it is the batch that is not.
+            return self._unread(places[0], exc, task)
+        return self.regrouped(self.steps[0], chunk, task)
 
     def _read_places(self, places: Sequence[int], task: Task) -> Chunk:
         """The samples at `places` of the epoch, straight from the source."""
@@ -201,7 +214,7 @@ class Program:
         indices = self.reading.indices(task.epoch, places.start, places.stop)
         kept = {}
         for place, index in zip(places, indices, strict=True):
-            found = self.store.get(int(index))
+            found = self.store.get(int(index))  # by the position in the source, as in `_kept`
             if found is not None:
                 kept[place] = found
         missing = [place for place in places if place not in kept]
@@ -236,6 +249,7 @@ class Program:
         return Chunk.join(parts) if parts else Chunk([], ())
 
     def _kept(self, places: list[int], made: Chunk, task: Task) -> dict[int, tuple[list[Any], list[Place]]]:
+        assert self.reading is not None
         by_root: dict[int, tuple[list[Any], list[Place]]] = {place: ([], []) for place in places}
         for sample, place in zip(made.samples, made.places, strict=True):
             samples, own = by_root[root(place)]
@@ -249,7 +263,8 @@ class Program:
                 out[place] = (samples, own)
                 break
             # What was lost this time may come the next time, so it is not kept as "nothing".
-            keep = samples if place in lost else self.store.put(self.index_of(task.epoch, place), samples, own)
+            index = int(self.reading.indices(task.epoch, place, place + 1)[0])
+            keep = samples if place in lost else self.store.put(index, samples, own)
             out[place] = (keep, own)
         return out
 

@@ -18,6 +18,8 @@ class Reader:
         self.retired = False
         self.spot = new_spot("reader")
         self.waiting = False
+        #: threads inside `read`: more than one while a new iteration takes over from an old one
+        self.inside = 0
         #: the crew whose worker reads, if it is one
         self.nested: Crew | None = None
         #: until when it waits at the latest; a nearer deadline must wake it
@@ -53,6 +55,7 @@ class Nested:
 
     def __enter__(self) -> Nested:
         self.reader.nested = self.crew
+        self.reader.inside += 1
         return self
 
     def waits(self) -> None:
@@ -73,3 +76,6 @@ class Nested:
 
     def __exit__(self, *exc: object) -> None:
         self.works()
+        self.reader.inside -= 1
+        if self.reader.inside:
+            self.reader.unpark()

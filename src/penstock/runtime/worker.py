@@ -88,13 +88,15 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
     done = False
     try:
         program = job.stage_run.lane.program
-        if job.chunks is None:
-            task = _task(job, worker, inline)
-            # One unit of a program that makes nothing more of it needs no generator.
-            whole = program.simple and job.expected == 1 and not job.ticket.losses
-            job.chunks = (program.whole(job.ticket, task),) if whole else program.chunks(job.ticket, task)
+        begins = job.chunks is None
+        if begins:
+            _task(job, worker, inline)
         job.task.worker_name = worker.name
         run.engine.tasks[worker] = job
+        if begins:
+            # One unit of a program that makes nothing more of it needs no generator.
+            whole = program.simple and job.expected == 1 and not job.ticket.losses
+            job.chunks = (program.whole(job.ticket, job.task),) if whole else program.chunks(job.ticket, job.task)
         for chunk in job.chunks:
             parts.append(chunk)
             done = chunk.final or chunk.failure is not None
