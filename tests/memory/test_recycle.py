@@ -88,3 +88,13 @@ def test_batches_that_are_kept_keep_their_values(shuffled):
     for batches in kept:
         rows = np.concatenate(batches)
         assert np.array_equal(rows[np.argsort(rows[:, 0])], x)
+
+
+def test_what_is_kept_is_bounded_over_all_shapes():
+    recycler = Recycler()
+    for rows in range(1, 200):
+        arrays = [recycler.empty((rows, 64 * 1024), DTYPE) for _ in range(4)]
+        del arrays
+    kept = sum(raw.nbytes for some in recycler._shelf._free.values() for raw in some)
+    assert kept <= 64 * 1024 * 1024
+    assert kept == recycler._shelf._bytes

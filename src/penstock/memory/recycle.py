@@ -16,25 +16,51 @@ from numpy.typing import NDArray
 
 __all__ = ["Recycler"]
 
-#: freed arrays kept per shape
-_KEPT = 32
+#: bytes of freed arrays kept, over all shapes
+_MOST_BYTES = 64 * 1024 * 1024
 #: smaller arrays come out of the allocator's own store
 _LEAST_BYTES = 64 * 1024
+
+_Key = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class _Lease:
     """Owns an array until the last view of it dies. Its `__del__` may run inside the garbage collector."""
 
-    __slots__ = ("__array_interface__", "home", "raw")
+    __slots__ = ("__array_interface__", "raw", "shelf")
 
-    def __init__(self, raw: NDArray[Any], home: list[NDArray[Any]]) -> None:
+    def __init__(self, raw: NDArray[Any], shelf: _Shelf) -> None:
         self.raw = raw
-        self.home = home
+        self.shelf = shelf
         self.__array_interface__ = raw.__array_interface__
 
     def __del__(self) -> None:
-        if len(self.home) < _KEPT:
-            self.home.append(self.raw)
+        self.shelf.put(self.raw)
+
+
+class _Shelf:
+    """Freed arrays by shape and type. Takes no lock: each step is one that cannot be interrupted."""
+
+    def __init__(self) -> None:
+        self._free: dict[_Key, list[NDArray[Any]]] = {}
+        self._bytes = 0
+
+    def take(self, key: _Key) -> NDArray[Any] | None:
+        try:
+            raw = self._free[key].pop()
+        except (KeyError, IndexError):
+            return None
+        self._bytes -= raw.nbytes
+        return raw
+
+    def put(self, raw: NDArray[Any]) -> None:
+        if raw.nbytes > _MOST_BYTES:
+            return
+        if self._bytes + raw.nbytes > _MOST_BYTES:
+            # Other shapes are of the past, or this one has enough.
+            self._free, self._bytes = {}, 0
+        self._free.setdefault((raw.shape, raw.dtype), []).append(raw)
+        self._bytes += raw.nbytes
 
 
 class Recycler:
@@ -53,18 +79,14 @@ class Recycler:
     """
 
     def __init__(self) -> None:
-        self._free: dict[tuple[tuple[int, ...], np.dtype[Any]], list[NDArray[Any]]] = {}
+        self._shelf = _Shelf()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array with arbitrary content, the caller's own for as long as it lives."""
         if prod(shape) * dtype.itemsize < _LEAST_BYTES or dtype.hasobject:
             return np.empty(shape, dtype)
-        home = self._free.setdefault((shape, dtype), [])
-        try:
-            raw = home.pop()
-        except IndexError:
-            raw = np.empty(shape, dtype)
-        return np.asarray(_Lease(raw, home))
+        raw = self._shelf.take((shape, dtype))
+        return np.asarray(_Lease(np.empty(shape, dtype) if raw is None else raw, self._shelf))
 
     def __reduce__(self) -> tuple[type[Recycler], tuple[()]]:
         return Recycler, ()

@@ -1,0 +1,101 @@
+"""Combinations that are right in their parts and have been wrong together."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+LAYOUTS = [{"inline": True}, {}, {"workers": 4}]
+any_layout = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+@any_layout
+def test_a_cache_over_a_subset_keeps_each_sample_under_its_own_place(layout):
+    data = ps.from_sequence([10, 11, 12, 13], indices=[1, 0, 3]).cache()
+    with data.loader(**layout) as loader:
+        assert [list(loader) for _ in range(3)] == [[11, 10, 13]] * 3
+
+
+class Rows:
+    """Forty numbers, read one by one or as an array; the fifth cannot be read."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        if np.any(np.asarray(index) == 5):
+            raise self.error
+        return np.asarray(index)
+
+
+@any_layout
+def test_a_sample_skipped_by_an_accessor_is_the_only_one_that_is_lost(layout):
+    with ps.from_arrays(Rows(ps.Skip("empty"))).batch(4).loader(epochs=1, **layout) as loader:
+        assert np.concatenate(list(loader)).tolist() == [x for x in range(40) if x != 5]
+        assert [record.index for record in loader.errors()] == [5]
+
+
+@any_layout
+def test_an_accessor_that_fails_on_one_of_a_batch_names_that_one(layout):
+    with ps.from_arrays(Rows(OSError("bad block"))).shuffle().batch(4).loader(epochs=1, **layout) as loader:
+        with pytest.raises(OSError, match="bad block"):
+            list(loader)
+        assert [record.index for record in loader.errors()] == [5]
+
+
+@any_layout
+def test_an_epoch_goes_on_past_a_pass_that_a_filter_empties(layout):
+    source = ps.from_iterable(lambda: range(1))
+    data = source.filter(lambda sample, info: info.epoch % 2 == 0, info=True).epoch(4)
+    with data.loader(**layout) as loader:
+        assert [list(loader) for _ in range(3)] == [[0] * 4] * 3
+
+
+@any_layout
+def test_the_index_is_right_in_every_pass_and_behind_a_flat_map(layout):
+    looped = ps.from_sequence(range(6)).shuffle().filter(lambda x: True).repeat().flat_map(lambda x: [x])
+    data = looped.map(lambda x, info: x == info.index, info=True).take(30)
+    with data.loader(epochs=1, **layout) as loader:
+        assert list(loader) == [True] * 30
+
+
+def test_a_new_iteration_in_another_thread_ends_the_old_one():
+    gate = threading.Event()
+
+    def held(x):
+        gate.wait(0.01)
+        return x
+
+    with ps.from_sequence(range(300)).map(held, workers=1).loader() as loader:
+        old = iter(loader)
+        next(old)
+        rest: list[int] = []
+        reading = threading.Thread(target=lambda: rest.extend(old))
+        reading.start()
+        new = iter(loader)
+        assert next(new) == 0
+        gate.set()
+        reading.join(30)
+        assert not reading.is_alive()
+        assert len(rest) < 299
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_pool_used_before_a_fork_starts_anew_in_the_child():
+    with ps.Threads(2) as pool:
+        data = ps.from_sequence(range(10)).map(abs, on=pool)
+        assert list(data) == list(range(10))
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                code = 0 if list(data) == list(range(10)) else 1
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
