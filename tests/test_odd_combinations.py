@@ -2,6 +2,7 @@
 
 import os
 import threading
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -99,3 +100,40 @@ def test_a_pool_used_before_a_fork_starts_anew_in_the_child():
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_an_epoch_that_close_cuts_short_does_not_look_whole():
+    loader = ps.from_sequence(range(100)).loader()
+    with pytest.raises(ps.PenstockError, match="closed while it was read"):
+        for number, _ in enumerate(loader):
+            if number == 3:
+                loader.close()
+
+
+@pytest.mark.parametrize("workers", [None, 1, 2])
+def test_the_epoch_an_op_is_in_does_not_depend_on_its_stage(workers):
+    passes = (
+        ps.from_sequence(range(3)).map(abs, workers=1).map(lambda x, info: info.epoch, info=True, workers=workers)
+    )
+    assert list(passes.repeat(2)) == [0, 0, 0, 1, 1, 1]
+
+
+def test_peek_draws_what_a_cache_would_keep():
+    data = ps.from_sequence(range(4)).shuffle().map(lambda x, rng: (x, rng.random()), rng=True).cache()
+    samples = dict(data)
+    assert [data.peek(index=x) for x in range(4)] == [[(x, samples[x])] for x in range(4)]
+
+
+@dataclass
+class Halved:
+    x: float
+    y: int = field(init=False, default=3)
+
+    def __post_init__(self):
+        self.x = self.x / 2
+
+
+def test_a_dataclass_is_batched_as_it_is_and_not_made_again():
+    (batch,) = ps.from_sequence([Halved(8), Halved(4)]).batch(2)
+    assert batch.x.tolist() == [4, 2]
+    assert batch.y.tolist() == [3, 3]

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +43,11 @@ def rebuilt(like: Any, fields: Mapping[Any, Any]) -> Any:
         values = list(fields.values())
         return type(like)(*values) if hasattr(like, "_fields") else tuple(values)
     if dataclasses.is_dataclass(like) and not isinstance(like, type):
-        return dataclasses.replace(like, **dict(fields))
+        # A copy, and not a new one: its __post_init__ has run, and may not be made for batches.
+        new = copy.copy(like)
+        for name, value in fields.items():
+            object.__setattr__(new, name, value)
+        return new
     return dict(fields)
 
 

@@ -68,6 +68,8 @@ class Engine:
         #: the last epoch that may be begun before it is asked for
         self.last_epoch: float = float("inf")
         self.closed = False
+        #: the interpreter exits: whoever still reads is not told off
+        self._exiting = False
         self.closing = threading.Event()
         self._pid = os.getpid()
         #: runs coroutines where there is no event loop
@@ -89,8 +91,7 @@ class Engine:
                 store = self.stores.setdefault(step.number, step.op.store())
             program = Program(stage, self.seed, one_by_one=self.budget.bounded, store=store)
             if isinstance(stage.feed, Joined) and stage.feed.composite is None:
-                before = self.lanes[stage.feed.children[0].number].program
-                program.upstream_reading = before.reading or before.upstream_reading
+                program.upstream = self.lanes[stage.feed.children[0].number].program
             self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter)
         if self.budget.allowed is not None:
             self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in self.lanes.values()))
@@ -283,7 +284,8 @@ class Engine:
                     if chunk is not None:
                         self._rouse()
                         break
-                    self._check_open()
+                    if not self._exiting:
+                        self._check_open()
                     if run.ended or run.root.over:
                         break
                     nested.waits()
@@ -405,6 +407,7 @@ class Engine:
         """End all work of this loader; workers of its own end too."""
         if self._pid != os.getpid():
             return
+        self._exiting = quiet
         with LOCK:
             first = not self.closed or bool(self.current)
             self.closed = True

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any, Generic, Self, TypeVar
 
-from penstock.errors import LengthUnknown, PlanError
+from penstock.errors import LengthUnknown, PenstockError, PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool
 from penstock.plan.rules import Options, flow_length
@@ -113,6 +113,7 @@ class Loader(Generic[T]):
                     self._delivered += 1
                     yield samples.pop()
                     if iteration.ended:
+                        iteration.check()
                         return
                 now = perf_counter()
                 engine.counters.running_s += now - resumed
@@ -277,6 +278,8 @@ class Loader(Generic[T]):
 
     def close(self) -> None:
         """End the epoch and all workers of this loader. Closing twice is the same as once."""
+        if self._iteration is not None and not self._iteration.ended:
+            self._iteration.closed = True
         self._end_iteration()
         self._started = None
         self._engine.close()
@@ -313,6 +316,13 @@ class _Iteration:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.ended = False
+        #: ended by `close`, and not by a new iteration
+        self.closed = False
+
+    def check(self) -> None:
+        """An epoch that was cut short by `close` must not look like a whole one."""
+        if self.closed:
+            raise PenstockError("the loader was closed while it was read, so this epoch is not complete")
 
 
 def _check(seed: Any, epochs: Any, timeout_s: Any) -> None:

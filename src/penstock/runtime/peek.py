@@ -84,7 +84,9 @@ class _Peeking:
         chunk = self.program.read_one(position, self.task)
         assert self.program.reading is not None
         trail = [(self.program.reading.source.label, list(chunk.samples))]
-        for step in self.stage.steps:
+        for number, step in enumerate(self.stage.steps):
+            # What a cache would keep is drawn for the sample, whatever the epoch.
+            self.task.for_cache = number < (self.stage.cache_step or 0)
             _raise(chunk)
             if step.op.effect is Effect.REGROUPS:
                 break

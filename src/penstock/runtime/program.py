@@ -47,20 +47,23 @@ class Program:
         #: makes no more samples than it gets, so one chunk goes in and one comes out
         self.simple = not stage.block_read and all(step.op.effect is not Effect.EXPANDS for step in stage.steps)
         self.reading: Reading | None = None
-        #: the order in which the samples were read by an earlier stage, to name them by their number there
-        self.upstream_reading: Reading | None = None
+        #: what read the samples in an earlier stage, to name them by their number there
+        self.upstream: Program | None = None
         if isinstance(stage.feed, Indexed):
             orders = [(order, Key(seed, step.key)) for order, step in stage.feed.orders]
             self.reading = Reading(stage.feed.source, orders)
 
     def index_of(self, epoch: int, place: Place) -> int:
         """The number in its source of the sample at `place`."""
+        if self.reading is None and self.upstream is not None:
+            return self.upstream.index_of(epoch, place)
         epoch, position = origin(place, epoch)
-        reading = self.reading or self.upstream_reading
-        return position if reading is None else reading.index(epoch, position)
+        return position if self.reading is None else self.reading.index(epoch, position)
 
     def epoch_of(self, step: Step, epoch: int, place: Place) -> int:
         """The epoch that `step` is in at `place`: passes of a repeat behind it count as epochs."""
+        if self.reading is None and self.upstream is not None:
+            return self.upstream.epoch_of(step, epoch, place)
         feed = self.stage.feed
         if self.reading is None or not isinstance(feed, Indexed):
             return epoch
