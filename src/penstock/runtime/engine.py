@@ -409,7 +409,6 @@ class Engine:
             return
         self._exiting = quiet
         with LOCK:
-            first = not self.closed or bool(self.current)
             self.closed = True
             self.closing.set()
             garbage = self._leave()
@@ -421,8 +420,6 @@ class Engine:
             self.reader.waiting = False
             self.reader.unpark()
         discard(garbage)
-        if not first and not self.crews:
-            return
         crews = dict(self.crews)
         self.crews.clear()
         for crew in crews.values():
