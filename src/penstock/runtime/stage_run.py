@@ -195,7 +195,9 @@ class StageRun:
             size = min(size, _BLOCKS)
         if inlet.sample_bytes:
             size = max(1, min(size, lane.budget.portion // inlet.sample_bytes))
-        count = min(inlet.available(size), inlet.share(lane.cap) * lane.stage.unit)
+        # A ticket of less than a quarter of the usual time is not worth another worker's waking up.
+        share = max(inlet.share(lane.cap), lane.sizer.size // 4)
+        count = min(inlet.available(size), share * lane.stage.unit)
         if count:
             self._decided = lambda: self._begun(inlet.cut(count), -(-count // lane.stage.unit))
             return True
