@@ -42,22 +42,15 @@ def test_without_a_bound_everything_is_admitted():
     budget = Budget(None)
     budget.take(10**15)
     assert not budget.bounded
-    assert budget.admits(10**15, head=False)
+    assert budget.admits(10**15)
 
 
 def test_a_bound_admits_up_to_its_last_byte():
     budget = Budget(100)
     budget.take(60)
     assert budget.bounded
-    assert budget.admits(40, head=False)
-    assert not budget.admits(41, head=False)
-
-
-def test_the_head_of_line_is_always_admitted():
-    budget = Budget(100)
-    budget.take(1000)
-    assert budget.admits(10**9, head=True)
-    assert not budget.admits(0, head=False)
+    assert budget.admits(40)
+    assert not budget.admits(41)
 
 
 def test_the_peak_remembers_what_was_used_at_most():
@@ -74,7 +67,7 @@ def test_what_is_taken_only_when_admitted_never_exceeds_the_bound():
         budget, held = Budget(1000), []
         for _ in range(500):
             size = rng.randrange(400)
-            if rng.random() < 0.6 and budget.admits(size, head=False):
+            if rng.random() < 0.6 and budget.admits(size):
                 budget.take(size)
                 held.append(size)
             elif held:

@@ -21,6 +21,7 @@ class ThreadWorker(Worker):
     def __init__(self, work: Callable[[Any], Any], name: str) -> None:
         self.name = name
         self.spot = new_spot(name)
+        self.turn = self.spot.turn  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
@@ -32,9 +33,6 @@ class ThreadWorker(Worker):
 
     def park(self) -> None:
         self.spot.park()
-
-    def turn(self) -> None:
-        self.spot.turn()
 
     def unpark(self) -> None:
         self.spot.unpark()

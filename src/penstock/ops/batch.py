@@ -93,7 +93,7 @@ class Batch(Op[Sample, Any]):
             return list(info.each(self.collate, samples))
 
         def describe(number: int) -> str:
-            return f"sample {info.task.index_of(info.place_in_hand[number])}"
+            return f"sample {info.task.index_of(info.task.place_in_hand[number])}"
 
         return list(info.each(partial(stacked, describe=describe, pad=self.pad), samples))
 

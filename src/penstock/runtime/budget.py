@@ -61,18 +61,15 @@ class Budget:
 
     def __init__(self, allowed: int | None) -> None:
         self.allowed = allowed
+        self.bounded = allowed is not None
         #: bytes after which a worker hands in what it has, so that no chunk is much larger than a sample
         self.portion = 0
         self.used = 0
         self.peak = 0
 
-    @property
-    def bounded(self) -> bool:
-        return self.allowed is not None
-
-    def admits(self, nbytes: int, head: bool) -> bool:
+    def admits(self, nbytes: int) -> bool:
         """Whether a ticket may be issued whose chunk will take about `nbytes`."""
-        return head or self.allowed is None or self.used + nbytes <= self.allowed
+        return self.allowed is None or self.used + nbytes <= self.allowed
 
     def take(self, nbytes: int) -> None:
         self.used += nbytes

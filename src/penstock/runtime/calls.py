@@ -79,10 +79,9 @@ class Calls:
         """What the op's random choices hang on."""
         return self.task.key(self.step)
 
-    @property
-    def place_in_hand(self) -> Place:
-        """The place of the sample that is being worked on."""
-        return self.places[self.task.number_in_hand]
+    def step_in(self, frame: object) -> Step:
+        """The step whose function is being called."""
+        return self.step
 
     def index(self, number: int) -> int:
         """The number in its source of sample `number` of the chunk."""
@@ -138,10 +137,10 @@ class Calls:
         self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None = None
     ) -> list[Any]:
         self._call = (fn, extra)
-        if self.step.op.timeout_s is not None and not self.task.inline:
+        if self.step.op.timeout_s is not None and not self.task.post.inline:
             return self._each_timed(samples)
         out: list[Any] = []
-        self.task.begin(self, out)
+        self.task.begin(self, self.places, out, self.lost)
         results = map(fn, samples) if extra is None else map(fn, samples, map(extra, range(len(samples))))
         while True:
             try:
@@ -158,7 +157,7 @@ class Calls:
     def _each_timed(self, samples: Sequence[Any]) -> list[Any]:
         """Sample by sample, with the time at which each call began on view."""
         out: list[Any] = []
-        self.task.begin(self, out)
+        self.task.begin(self, self.places, out, self.lost)
         for number in range(len(samples)):
             failed = self.task.timeouts(self.step.number, self.places[number])
             try:
@@ -176,7 +175,7 @@ class Calls:
             if self.task.goes_through(exc):
                 raise exc
             verdict = decide(self.step.op.on_error, exc, attempt)
-            if verdict.action != "retry" or not self.task.pause(verdict.after_s):
+            if verdict.action != "retry" or not self.task.post.pause(verdict.after_s):
                 return self.dispose(number, exc, skip=verdict.action == "skip")
             attempt += 1
             try:
@@ -190,7 +189,7 @@ class Calls:
         assert self._call is not None
         fn, extra = self._call
         timeout_s = self.step.op.timeout_s
-        if timeout_s is None or self.task.inline:
+        if timeout_s is None or self.task.post.inline:
             return fn(self.samples[number]) if extra is None else fn(self.samples[number], extra(number))
         self.task.call_began(timeout_s)
         try:
@@ -220,7 +219,7 @@ class Calls:
     ) -> list[Any]:
         out: list[Any] = []
         self._call = (fn, extra)
-        self.task.begin(self, out)
+        self.task.begin(self, self.places, out, self.lost)
         for number, sample in enumerate(samples):
             attempt = 0
             while True:

@@ -2,7 +2,8 @@
 
 One lock guards all bookkeeping of a process: `LOCK`. It is held for microseconds, never while a
 function of the user's runs. Whoever takes a ticket looks whether there is another and wakes one
-idle worker for it, so wake-ups spread as far as there is work and no further.
+idle worker for it, so wake-ups spread as far as there is work and no further. A reader that has
+nothing to read starts workers one after the other until something comes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import os
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from penstock.executors import find_executor
 from penstock.executors.executor import Executor, Worker
@@ -31,6 +33,8 @@ os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-de
 HERE = threading.local()
 
 _numbers = count(1)
+
+Found = TypeVar("Found")
 
 
 class Client(Protocol):
@@ -68,11 +72,15 @@ class Crew:
         # Weak: a worker that waits must not keep alive a loader that nobody holds any more.
         self._clients: list[weakref.ref[Client]] = []
         self.closed = False
+        #: why there are fewer workers than were asked for
+        self.lack: Exception | None = None
+        self._told = False
         #: workers inside a function that itself reads a pipeline, and waits there
         self.reading = 0
-        #: woken or started, and not here yet. One at a time: where the interpreter lock is what there is
+        #: woken, and not here yet. One at a time: where the interpreter lock is what there is
         #: too little of, it takes long to come, and more of them would only stand in the way
         self._coming: set[Worker] = set()
+        self._looking = False
         self._turn = 0
         self._started = 0
 
@@ -87,50 +95,92 @@ class Crew:
         if client not in self.clients:
             self._clients = [weakref.ref(one) for one in [*self.clients, client]]
 
-    def find(self) -> StageRun | None:
-        """The next stage with a runnable ticket: round robin between loaders, downstream first."""
-        clients = self.clients
+    def find(self, what: Callable[[StageRun], Found]) -> Found | None:
+        """The first thing that `what` finds in a stage: round robin between loaders, downstream first."""
+        clients = self._clients
         for number in range(len(clients)):
-            client = clients[(self._turn + number) % len(clients)]
-            looking = True
-            while looking:
+            client = clients[(self._turn + number) % len(clients)]()
+            looking = client is not None
+            while looking and client is not None:
                 for stage_run in client.stage_runs(self):
-                    if stage_run.runnable():
+                    found = what(stage_run)
+                    if found:
                         self._turn = (self._turn + number + 1) % len(clients)
-                        return stage_run
+                        return found
                 looking = client.looked_through()
         return None
 
     def take(self, worker: Worker) -> Job | Pull | None:
         """A ticket for `worker`; None puts it among the idle."""
         self._coming.discard(worker)
-        found = self.find()
-        if found is None:
+        job = self.find(StageRun.take)
+        if job is None:
             if worker not in self.idle:
                 self.idle.append(worker)
             return None
-        job = found.take()
-        found.run.engine.spread()
+        job.stage_run.run.engine.spread()
         self.rouse()
         return job
 
     def rouse(self) -> None:
         """If there is a runnable ticket, wake or start one worker for it."""
-        if self.closed or self.executor.inline or self._coming:
+        if self._coming or self._looking or self.closed:
             return
-        if not self.idle and len(self.workers) >= self.size:
-            return
-        if self.find() is None:
-            return
-        if self.idle:
+        if not self.idle:
+            self.grow()
+        elif self._look(StageRun.runnable):
             worker = self.idle.pop()
+            self._coming.add(worker)
             worker.unpark()
-        else:
-            self._started += 1
-            name = f"{self.name}.{self._started}"
-            worker = self.executor.start(partial(self.work, self), name)
-            self.workers.append(worker)
-        self._coming.add(worker)
+
+    def grow(self, on: bool = True) -> bool:
+        """If there is a runnable ticket that nobody is here for, start a worker with it in hand.
+
+        The new worker lets the crew grow on, unless the caller is going to do that.
+        """
+        if len(self.workers) >= self.size or self.idle or self._looking or self.closed or self.executor.inline:
+            return False
+        job = self._look(StageRun.take)
+        if job is None:
+            return False
+        try:
+            name = f"{self.name}.{self._started + 1}"
+            worker = self.executor.start(partial(self.work, self, [job], on), name)
+        except Exception as exc:
+            job.stage_run.untaken(job)
+            self._cannot_grow(exc)
+            return False
+        self._started += 1
+        self.workers.append(worker)
+        job.stage_run.run.engine.spread()
+        return True
+
+    def _cannot_grow(self, exc: Exception) -> None:
+        """The system gives no more workers: those that are here do the work, or nobody can."""
+        self.lack = exc
+        self.size = len(self.workers)
+        if not self.workers:
+            self.closed = True
+            for client in self.clients:
+                client.crew_closed()
+
+    def _look(self, what: Callable[[StageRun], Found]) -> Found | None:
+        """As `find`. Looking may bring something to light and rouse all crews; this one will see it by itself."""
+        self._looking = True
+        try:
+            return self.find(what)
+        finally:
+            self._looking = False
+
+    def tell_lack(self) -> None:
+        """Warn, once, that there were fewer workers than asked for."""
+        if self.lack is not None and not self._told:
+            self._told = True
+            warnings.warn(
+                f"only {self.size} {self.executor.kind} workers could be started: {self.lack}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def needs_help(self, nested: Crew | None) -> bool:
         """Whether a reader that is a worker of crew `nested` should run tickets meant for this crew."""

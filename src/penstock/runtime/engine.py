@@ -97,6 +97,9 @@ class Engine:
             self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in self.lanes.values()))
         self.all_lanes += self.lanes.values()
         self._has_inline = any(crew.executor.inline for crew in self.crews.values())
+        #: the reader has work of its own, even where it is nobody's worker
+        self._reader_works = self._has_inline or any(lane.helpable for lane in self.lanes.values())
+        self._timed = any(step.op.timeout_s is not None for stage in plan.stages for step in stage.steps)
         self._forks = all(
             isinstance(stage.feed, (Indexed, Joined)) and not _carries(stage.feed) for stage in plan.stages
         )
@@ -129,6 +132,8 @@ class Engine:
             if self.reader.inside:
                 self.reader.unpark()
         discard(garbage)
+        for crew in self.crews.values():
+            crew.tell_lack()
 
     def _leave(self) -> list[Any]:
         run, self.current = self.current, None
@@ -298,7 +303,10 @@ class Engine:
                     self.spread()
                     if found is None and self.reader.nested is not None:
                         self._rouse()  # whoever is idle now does what this worker would have done
+                    # Whoever finds something for the reader from here on wakes it.
                     self.reader.waiting = found is None
+                    if found is None and any(crew.grow(on=False) for crew in self.crews.values()):
+                        continue  # with nothing to read, there is time to start the next one
                 began = perf_counter() if began is None else began
                 if found is not None:
                     nested.works()
@@ -313,16 +321,19 @@ class Engine:
 
     def _own_job(self, run: Run) -> tuple[Job | Pull, bool] | None:
         """A ticket for the reader itself, and whether it is inline."""
+        if not self._reader_works and self.reader.nested is None:
+            return None
         for crew in self.crews.values():
             inline = crew.executor.inline
             if crew.executor.asynchronous:
                 continue
             helps = inline or crew.needs_help(self.reader.nested)
             for stage_run in run.stage_runs(crew):
-                if helps and stage_run.runnable():
-                    return stage_run.take(), inline
-                if stage_run.lane.helpable and not inline and stage_run.runnable(guest=True):
-                    return stage_run.take(guest=True), inline
+                job = stage_run.take() if helps else None
+                if job is None and stage_run.lane.helpable and not inline:
+                    job = stage_run.take(guest=True)
+                if job is not None:
+                    return job, inline
         return None
 
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
@@ -330,9 +341,8 @@ class Engine:
         reader = self.reader
         # Set before the deadlines are read: a call that begins meanwhile sees it, or is seen here.
         reader.until = inf
-        deadlines = [job.task.deadline for job in list(self.tasks.values()) if job.task.deadline is not None]
-        batch = None if timeout_s is None else began + timeout_s
-        reader.until = min([*deadlines, *([batch] if batch is not None else [])], default=inf)
+        batch = inf if timeout_s is None else began + timeout_s
+        reader.until = min(batch, self._first_deadline()) if self._timed else batch
         try:
             if reader.spot.park(None if reader.until == inf else reader.until - perf_counter()):
                 return
@@ -342,8 +352,13 @@ class Engine:
         for worker, job in list(self.tasks.items()):
             if job.task.deadline is not None and job.task.deadline <= now:
                 self._give_up(worker, job)
-        if batch is not None and batch <= now:
+        if batch <= now:
             raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(run)}")
+
+    def _first_deadline(self) -> float:
+        """When the first of the calls in hand runs out of time."""
+        deadlines = [job.task.deadline for job in list(self.tasks.values())]
+        return min((one for one in deadlines if one is not None), default=inf)
 
     def _give_up(self, worker: Any, job: Job) -> None:
         """A call is past its timeout. A thread cannot be killed: it is left, and its ticket begun again."""
@@ -386,6 +401,11 @@ class Engine:
         for crew in self.crews.values():
             if not crew.closed:
                 continue
+            if crew.lack is not None:
+                raise PenstockError(
+                    f"not one {crew.executor.kind} worker could be started: {crew.lack}; "
+                    "free some memory or raise the limits of this process (ulimit -u, ulimit -v)"
+                ) from crew.lack
             raise PenstockError("the pool that the loader runs on is closed; make a new pool and a new loader")
         if self._pid != os.getpid():
             raise PenstockError("the loader belongs to another process; make a new one after the fork")

@@ -89,7 +89,7 @@ def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
     while True:
         try:
             if isinstance(outputs, AsyncIterator):
-                outputs = calls.task.run_coroutine(_drained(outputs))
+                outputs = calls.task.post.run_coroutine(_drained(outputs))
             for value in islice(outputs, done, None):
                 yield value
                 done += 1
@@ -104,7 +104,7 @@ def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
             if calls.task.goes_through(exc):
                 raise
             verdict = decide(calls.step.op.on_error, exc, attempt)
-            if verdict.action != "retry" or not calls.task.pause(verdict.after_s):
+            if verdict.action != "retry" or not calls.task.post.pause(verdict.after_s):
                 calls.dispose(number, exc, skip=verdict.action == "skip")
                 return
             attempt += 1

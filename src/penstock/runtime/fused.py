@@ -73,12 +73,12 @@ class FusedMaps:
 
     def run(self, chunk: Chunk, task: Task) -> Chunk:
         """`chunk` after all of the functions."""
-        samples = chunk.samples
         out: list[Any] = []
-        calls = Calls(task, self.steps[0], samples, chunk.places)
-        task.begin(calls, out, self)
+        lost: list[int] = []
+        task.begin(self, chunk.places, out, lost)
         functions = [task.bench.bound[step.number] for step in self.steps]
-        left = iter(samples)
+        left = iter(chunk.samples)
+        calls: Calls | None = None
         while True:
             try:
                 self._loop(left, out, *functions)
@@ -86,12 +86,17 @@ class FusedMaps:
             except BaseException as exc:
                 if task.goes_through(exc):
                     raise
+                if calls is None:
+                    calls = Calls(task, self.steps[0], chunk.samples, chunk.places)
+                    calls.lost = lost
                 calls.step = self._failed_in(exc.__traceback__)
                 if isinstance(exc, StopIteration):
                     exc = RuntimeError("the function raised StopIteration")
                 skip = decide(calls.step.op.on_error, exc, 0).action == "skip"
-                if not calls.dispose(len(out) + len(calls.lost), exc, skip):
+                if not calls.dispose(len(out) + len(lost), exc, skip):
                     break
+        if calls is None:
+            return Chunk(out, chunk.places, chunk.failure, chunk.losses, final=chunk.final)
         places = calls.surviving(chunk.places)
         losses = chunk.losses + calls.losses if calls.losses else chunk.losses
         return Chunk(out, places, calls.failure or chunk.failure, losses, final=chunk.final)

@@ -267,7 +267,7 @@ class Loader(Generic[T]):
                 ):
                     out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + value
                 out[f"{name}.occupancy"] = counters.occupancy
-                out[f"{name}.workers"] = lane.cap
+                out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
         return out
 
     def errors(self) -> list[ErrorRecord]:

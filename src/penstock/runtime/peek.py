@@ -15,7 +15,7 @@ from penstock.runtime.chunk import Chunk
 from penstock.runtime.engine import Engine
 from penstock.runtime.loader import Loader
 from penstock.runtime.program import Program
-from penstock.runtime.task import Bench, Task
+from penstock.runtime.task import Bench, Post, Task
 from penstock.sources.source import Flow
 
 __all__ = ["peek"]
@@ -51,17 +51,8 @@ class _Peeking:
         self.program = program
         bench = Bench()
         bench.bind(stage.steps)
-        self.task = Task(
-            epoch=epoch,
-            seed=engine.seed,
-            bench=bench,
-            worker_name="reader",
-            program=program,
-            pause=engine.pause,
-            run_coroutine=engine.bridge.run,
-            heed=engine.reader.heed,
-            inline=True,
-        )
+        post = Post(engine.seed, bench, program, engine.pause, engine.bridge.run, engine.reader.heed, inline=True)
+        self.task = Task(post, epoch, "reader")
 
     def samples(self, n: int, index: int | None, every_op: bool) -> list[Any]:
         reading = self.program.reading

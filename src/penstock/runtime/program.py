@@ -145,7 +145,7 @@ class Program:
             members = range(start, min(start + unit, ticket.last))
             if len(members) < unit and not self.steps[0].op.keeps_group(len(members)):
                 break
-            task.begin_read(reading.source, members)
+            task.begin(reading.source, members)
             try:
                 batches.append(reading.source.read_batch(reading.indices(task.epoch, start, members.stop)))
             except BaseException as exc:
@@ -177,7 +177,7 @@ class Program:
             indices = reading.indices(task.epoch, places.start, places.stop)
         else:
             indices = reading.trace(task.epoch, np.asarray(places, dtype=np.int64))
-        task.begin_read(reading.source, places)
+        task.begin(reading.source, places)
         try:
             samples = reading.source.read(indices)
             if len(samples) != len(places):
@@ -349,7 +349,7 @@ def called(calls: Calls) -> Any:
     op = calls.step.op
     samples = calls.samples if type(calls.samples) is list else list(calls.samples)
     if op.asynchronous:
-        return calls.task.run_coroutine(op.run_async(samples, calls))
+        return calls.task.post.run_coroutine(op.run_async(samples, calls))
     return op.run(samples, calls)
 
 

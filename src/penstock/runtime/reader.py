@@ -17,6 +17,7 @@ class Reader:
         self.name = "reader"
         self.retired = False
         self.spot = new_spot("reader")
+        self.turn = self.spot.turn
         self.waiting = False
         #: threads inside `read`: more than one while a new iteration takes over from an old one
         self.inside = 0
@@ -29,9 +30,6 @@ class Reader:
         """A call has begun that must end by `deadline`."""
         if deadline < self.until:
             self.spot.unpark()
-
-    def turn(self) -> None:
-        self.spot.turn()
 
     def unpark(self) -> None:
         self.spot.unpark()

@@ -43,6 +43,8 @@ class Sizer:
         if units < 1:
             return
         self._recent.append(seconds / units)
+        if self.size == 1 and seconds >= TARGET_S:
+            return
         per_unit_s = sorted(self._recent)[len(self._recent) // 2]
         fitting = TARGET_S / per_unit_s if per_unit_s > 0 else _LARGEST
         self.size = max(1, min(int(fitting), 2 * self.size, _LARGEST))

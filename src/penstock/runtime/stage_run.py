@@ -40,6 +40,7 @@ class Lane:
         self.crew = crew
         self.budget = budget
         self.cap = stage.workers
+        self._room = stage.bound_samples or stage.bound_tickets
         #: it calls nothing of the user's and its source is in memory, so a reader that would wait may help
         self.helpable = (
             isinstance(stage.feed, Indexed)
@@ -69,12 +70,10 @@ class Lane:
 
     def advance(self) -> None:
         """Account for the time until now."""
-        stage = self.stage
-        if stage.bound_samples is not None:
-            fill = self.held_samples / stage.bound_samples
-        else:
-            fill = self.held / stage.bound_tickets
-        self.counters.advance(self.clock(), max(self.cap - self.in_flight, 0), self.in_flight, min(fill, 1.0))
+        busy, cap = self.in_flight, self.cap
+        held = self.held if self.stage.bound_samples is None else self.held_samples
+        fill = held / self._room if held < self._room else 1.0
+        self.counters.advance(self.clock(), cap - busy if busy < cap else 0, busy, fill)
 
 
 class Job:
@@ -134,6 +133,10 @@ class Pull:
         self.most = most
 
 
+#: what to do next, and what with
+_Decision = tuple[Callable[[Any], "Job | Pull"], Any]
+
+
 class StageRun:
     """One stage in one epoch."""
 
@@ -159,58 +162,73 @@ class StageRun:
         self._held_bytes = 0
         self._paused: list[Job] = []
         self._tailed = False
-        self._decided: Callable[[], Job | Pull] | None = None
 
     # ------------------------------------------------------------------ deciding
 
     def runnable(self, guest: bool = False) -> bool:
-        """Whether a worker (or a reader that helps) could do something here now. `take` then gives it."""
+        """Whether a worker (or a reader that helps) could do something here now."""
+        return self._next(guest) is not None
+
+    def take(self, guest: bool = False) -> Job | Pull | None:
+        """Something for a worker to do, if there is anything."""
+        found = self._next(guest)
+        if found is None:
+            return None
         lane = self.lane
-        self._decided = None
+        lane.advance()
+        lane.in_flight += 1
+        begin, argument = found
+        job = begin(argument)
+        if guest and isinstance(job, Job):
+            job.guest = True
+            lane.guests += 1
+        return job
+
+    def _next(self, guest: bool) -> _Decision | None:
+        """What to do next: go on with a paused ticket, begin one, tell the end, or pull the stream."""
+        lane = self.lane
         full = lane.guests > 0 if guest else lane.in_flight - lane.guests >= lane.cap
         if self.cancelled or full:
-            return False
+            return None
         if self._paused:
             job = self._resumable()
             if job is not None:
-                self._decided = lambda: self._resumed(job)
-                return True
+                return self._resumed, job
         if self.outlet.failed or self._tailed:
-            return False
+            return None
         units = self._room()
         if not units:
             lane.idle_for(room=True)
-            return False
-        if self._has_input(units):
-            return True
-        lane.idle_for(room=False)
-        return False
+            return None
+        found = self._input(units)
+        if found is None:
+            lane.idle_for(room=False)
+        return found
 
-    def _has_input(self, units: int) -> bool:
+    def _input(self, units: int) -> _Decision | None:
+        """What can be made of the input that is there, in at most so many units."""
         lane, inlet = self.lane, self.inlet
-        size = min(units, lane.sizer.size)
-        if lane.stage.interleave > 1:
+        stage, usual = lane.stage, lane.sizer.size
+        size = min(units, usual)
+        if stage.interleave > 1:
             size = 1
-        elif lane.stage.block_read:
+        elif stage.block_read:
             size = min(size, _BLOCKS)
         if inlet.sample_bytes:
             size = max(1, min(size, lane.budget.portion // inlet.sample_bytes))
-        # A ticket of less than a quarter of the usual time is not worth another worker's waking up.
-        share = max(inlet.share(lane.cap), lane.sizer.size // 4)
-        count = min(inlet.available(size), share * lane.stage.unit)
+        count = inlet.available(size)
         if count:
-            self._decided = lambda: self._begun(inlet.cut(count), -(-count // lane.stage.unit))
-            return True
+            if count > 1:
+                count = min(count, inlet.share(lane.cap, usual) * stage.unit)
+            return self._begun, count
         if inlet.ended:
-            if not inlet.has_tail:
-                self._no_more()
-                return False
-            self._decided = self._tail
-            return True
+            if inlet.has_tail:
+                return self._tail, None
+            self._no_more()
+            return None
         if isinstance(inlet, StreamInlet) and inlet.wants_pull:
-            self._decided = lambda: self._pulling(inlet, size * lane.cap)
-            return True
-        return False
+            return self._pulling, size * lane.cap
+        return None
 
     @property
     def _waited_for(self) -> int:
@@ -231,13 +249,15 @@ class StageRun:
     def _room(self) -> int:
         """How many units a new ticket may have."""
         lane, stage = self.lane, self.lane.stage
-        head = self.issued <= self._waited_for
-        if not lane.budget.admits(lane.estimate.nbytes, head):
-            return 0
         tickets, samples = self._filled
-        if stage.bound_samples is not None:
-            return max(stage.bound_samples - samples, 1 if head else 0)
-        return lane.sizer.size if head or tickets < stage.bound_tickets else 0
+        if stage.bound_samples is None:
+            units = lane.sizer.size if tickets < stage.bound_tickets else 0
+        else:
+            units = stage.bound_samples - samples
+        if units > 0 and (not lane.budget.bounded or lane.budget.admits(lane.estimate.nbytes)):
+            return units
+        head = self.issued <= self._waited_for
+        return max(units, 1) if head else 0
 
     def _resumable(self) -> Job | None:
         lane, stage = self.lane, self.lane.stage
@@ -248,23 +268,11 @@ class StageRun:
         full = tickets - self.open >= stage.bound_tickets
         if stage.bound_samples is not None:
             full = samples - self._expected >= stage.bound_samples
-        if full or not lane.budget.admits(lane.estimate.nbytes, False):
+        if full or not lane.budget.admits(lane.estimate.nbytes):
             return None
         return self._paused[0]
 
     # ------------------------------------------------------------------ taking and putting
-
-    def take(self, guest: bool = False) -> Job | Pull:
-        """What `runnable` has found."""
-        assert self._decided is not None
-        decided, self._decided = self._decided, None
-        self.lane.advance()
-        self.lane.in_flight += 1
-        job = decided()
-        if guest and isinstance(job, Job):
-            job.guest = True
-            self.lane.guests += 1
-        return job
 
     def _left(self, job: Job) -> None:
         """The job is in nobody's hands any more."""
@@ -272,7 +280,18 @@ class StageRun:
         self.lane.guests -= job.guest
         job.guest = False
 
-    def _begun(self, ticket: Ticket, units: int) -> Job:
+    def _begun(self, count: int) -> Job:
+        """A ticket with the next `count` samples."""
+        return self._issued(self.inlet.cut(count), -(-count // self.lane.stage.unit))
+
+    def untaken(self, job: Job | Pull) -> None:
+        """There was nobody to give it to: it waits for another worker."""
+        if isinstance(job, Job):
+            self.again(job)
+        else:
+            self.pulled(Pulled())
+
+    def _issued(self, ticket: Ticket, units: int) -> Job:
         lane = self.lane
         job = Job(self, self.issued, ticket, units)
         self.issued += 1
@@ -282,9 +301,10 @@ class StageRun:
         self._expected += units
         return self._reserved(job)
 
-    def _tail(self) -> Job:
+    def _tail(self, _nothing: None) -> Job:
+        """A last ticket, with what is left to be told."""
         self._tailed = True
-        job = self._begun(self.inlet.tail(), 0)
+        job = self._issued(self.inlet.tail(), 0)
         self._no_more()
         return job
 
@@ -307,8 +327,9 @@ class StageRun:
             self.lane.budget.take(job.reserved)
         return job
 
-    def _pulling(self, inlet: StreamInlet, most: int) -> Pull:
-        inlet.pulling = True
+    def _pulling(self, most: int) -> Pull:
+        assert isinstance(self.inlet, StreamInlet)
+        self.inlet.pulling = True
         return Pull(self, most)
 
     def pulled(self, pulled: Pulled) -> None:
@@ -324,17 +345,18 @@ class StageRun:
         """A worker hands in what it has made, and says whether the ticket is done."""
         lane = self.lane
         self._left(job)
-        lane.budget.give_back(job.reserved)
-        job.reserved = 0
+        if job.reserved:
+            lane.budget.give_back(job.reserved)
+            job.reserved = 0
         if self.cancelled:
             lane.budget.give_back(job.ticket.nbytes)
             return
         if chunk is not None and not chunk.blank:
-            before = self.outlet.held
+            outlet = self.outlet
+            before = outlet.held
             self._hold(len(chunk.samples), chunk.nbytes)
-            lane.estimate.add(chunk.nbytes)
-            self.outlet.put(job.number, chunk)
-            lane.held += self.outlet.held - before
+            outlet.put(job.number, chunk)
+            lane.held += outlet.held - before
         if done:
             self._ended(job)
         else:
@@ -342,21 +364,27 @@ class StageRun:
 
     def _hold(self, samples: int, nbytes: int) -> None:
         """So much more waits to be taken (less, if negative)."""
+        lane = self.lane
         self._held_samples += samples
-        self._held_bytes += nbytes
-        self.lane.held_samples += samples
-        self.lane.budget.take(nbytes)
+        lane.held_samples += samples
+        if nbytes:
+            self._held_bytes += nbytes
+            lane.budget.take(nbytes)
+            if nbytes > 0:
+                lane.estimate.add(nbytes)
 
     def _ended(self, job: Job) -> None:
         lane = self.lane
         self.open -= 1
         lane.open -= 1
         lane.expected -= job.expected
-        lane.budget.give_back(job.ticket.nbytes)
         self._expected -= job.expected
-        before = self.outlet.held
-        self.outlet.done(job.number)
-        lane.held += self.outlet.held - before
+        if job.ticket.nbytes:
+            lane.budget.give_back(job.ticket.nbytes)
+        outlet = self.outlet
+        before = outlet.held
+        outlet.done(job.number)
+        lane.held += outlet.held - before
 
     def again(self, job: Job) -> None:
         """The job's worker is given up: its ticket waits for another, and begins anew."""
@@ -415,7 +443,6 @@ class StageRun:
         self.cancelled = True
         lane = self.lane
         garbage: list[Any] = [*self._paused, self.outlet, self.inlet]
-        self._decided = None
         lane.open -= self.open
         lane.expected -= self._expected
         lane.held -= self.outlet.held

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from penstock.ops.op import Key
+from penstock.ops.op import Key, Op
 from penstock.plan.plan import Step
 from penstock.provenance import Place
 from penstock.randomness import Draws
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.runtime.fused import FusedMaps
     from penstock.runtime.program import Program
 
-__all__ = ["Abandoned", "Bench", "Task"]
+__all__ = ["Abandoned", "Bench", "Post", "Task"]
 
 
 class Abandoned(BaseException):
@@ -32,6 +33,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.bound: dict[int, Any] = {}
+        #: by stage
+        self.posts: dict[Program, Post] = {}
 
     @cached_property
     def draws(self) -> Draws:
@@ -44,68 +47,69 @@ class Bench:
                 self.bound[step.number] = step.op.bind()
 
 
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What stays the same from ticket to ticket, for one worker at one stage."""
+
+    seed: int
+    bench: Bench
+    program: Program
+    #: wait before a retry; False when the loader is closing
+    pause: Callable[[float], bool]
+    #: runs a coroutine to its end, where there is no event loop
+    run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
+    #: tells whoever waits of a new deadline
+    heed: Callable[[float], None]
+    #: the reader itself runs the ticket, and Ctrl-C is for it
+    inline: bool = False
+
+
 class Task:
     """One ticket in the hands of one worker."""
 
-    def __init__(
-        self,
-        *,
-        epoch: int,
-        seed: int,
-        bench: Bench,
-        worker_name: str,
-        program: Program,
-        pause: Callable[[float], bool],
-        run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any],
-        heed: Callable[[float], None],
-        inline: bool = False,
-    ) -> None:
+    # Most tickets have none of these.
+    abandoned = False
+    #: what is being made will be kept, and served again in other epochs
+    for_cache = False
+    deadline: float | None = None
+    _doing: Calls | FusedMaps | Source | None = None
+    _places: Sequence[Place] = ()
+    _out: Sequence[Any] = ()
+    _lost: Sequence[int] = ()
+
+    def __init__(self, post: Post, epoch: int, worker_name: str) -> None:
+        self.post = post
+        self.bench = post.bench
+        self.program = post.program
         self.epoch = epoch
-        self.seed = seed
-        self.bench = bench
         self.worker_name = worker_name
-        self.program = program
-        #: wait before a retry; False when the loader is closing
-        self.pause = pause
-        #: runs a coroutine to its end, where there is no event loop
-        self.run_coroutine = run_coroutine
-        #: tells whoever waits of a new deadline
-        self.heed = heed
-        self.inline = inline
-        self.abandoned = False
-        #: what is being made will be kept, and served again in other epochs
-        self.for_cache = False
-        self.deadline: float | None = None
         #: how often a sample has run out of time in a step
         self._timeouts: dict[tuple[int, Place], int] = {}
-        self._calls: Calls | None = None
-        self._fused: FusedMaps | None = None
-        self._out: list[Any] = []
-        self._reading: tuple[Source | None, Sequence[Place]] = (None, ())
 
     def index_of(self, place: Place) -> int:
         """The number in its source of the sample at `place`."""
         return self.program.index_of(self.epoch, place)
 
     def key(self, step: Step) -> Key:
-        return Key(self.seed, step.key)
+        return Key(self.post.seed, step.key)
 
-    def begin(self, calls: Calls, out: list[Any], fused: FusedMaps | None = None) -> None:
-        """An op begins; `out` grows with every call, and so says which sample is in hand."""
-        self._calls, self._out, self._fused = calls, out, fused
+    def begin(
+        self,
+        doing: Calls | FusedMaps | Source,
+        places: Sequence[Place],
+        out: Sequence[Any] = (),
+        lost: Sequence[int] = (),
+    ) -> None:
+        """A read or an op begins. `out` grows with every call, `lost` with every sample that is dropped."""
+        self._doing, self._places, self._out, self._lost = doing, places, out, lost
 
     def rest(self) -> None:
         """Nothing is in hand any more. Calls and task refer to each other, which would keep samples alive."""
-        self._calls, self._out, self._fused = None, [], None
-
-    def begin_read(self, source: Source, places: Sequence[Place]) -> None:
-        """A read begins."""
-        self._calls = None
-        self._reading = (source, places)
+        self._doing, self._places, self._out, self._lost = None, (), (), ()
 
     def call_began(self, timeout_s: float) -> None:
         self.deadline = perf_counter() + timeout_s
-        self.heed(self.deadline)
+        self.post.heed(self.deadline)
 
     def call_ended(self) -> None:
         self.deadline = None
@@ -114,7 +118,7 @@ class Task:
 
     def goes_through(self, exc: BaseException) -> bool:
         """Whether `exc` is not the sample's, but ends the worker's own work."""
-        return isinstance(exc, Abandoned) or (self.inline and isinstance(exc, KeyboardInterrupt))
+        return isinstance(exc, Abandoned) or (self.post.inline and isinstance(exc, KeyboardInterrupt))
 
     def timeouts(self, step: int, place: Place) -> int:
         """How often this sample has run out of time before."""
@@ -122,8 +126,9 @@ class Task:
 
     def condemn(self) -> None:
         """The call in hand is past its deadline: when the ticket is run again, that counts as a failed call."""
-        if self._calls is not None:
-            key = self._calls.step.number, self._calls.place_in_hand
+        doing = self._doing
+        if doing is not None and not isinstance(doing, Source):
+            key = doing.step_in(None).number, self.place_in_hand
             self._timeouts[key] = self._timeouts.get(key, 0) + 1
 
     def inherit(self, other: Task) -> None:
@@ -131,19 +136,16 @@ class Task:
         self._timeouts = other._timeouts
 
     @property
-    def number_in_hand(self) -> int:
-        """Which sample of its chunk is being worked on."""
-        calls = self._calls
-        return 0 if calls is None else min(len(self._out) + len(calls.lost), len(calls.places) - 1)
+    def place_in_hand(self) -> Place:
+        """The place of the sample that is being worked on."""
+        places = self._places
+        return places[min(len(self._out) + len(self._lost), len(places) - 1)]
 
     def describe(self, frame: FrameType | None = None) -> str:
         """The op and the sample in hand; `frame` is where the worker stands."""
-        calls = self._calls
-        if calls is None:
-            source, places = self._reading
-            if source is None:
-                return "nothing yet"
-            return f"{source.label}, sample {self.index_of(places[0])}"
-        op = (calls.step if self._fused is None else self._fused.step_in(frame)).op
-        place = f" at {op.where}" if op.where else ""
-        return f"{op.label}{place}, sample {calls.index(self.number_in_hand)}"
+        doing = self._doing
+        if doing is None or not self._places:
+            return "nothing yet"
+        what: Source | Op = doing if isinstance(doing, Source) else doing.step_in(frame).op
+        where = "" if isinstance(what, Source) or not what.where else f" at {what.where}"
+        return f"{what.label}{where}, sample {self.index_of(self.place_in_hand)}"

@@ -19,7 +19,7 @@ from penstock.runtime.failure import take_note
 from penstock.runtime.program_async import chunks_async
 from penstock.runtime.sizing import TARGET_S
 from penstock.runtime.stage_run import Job, Pull
-from penstock.runtime.task import Abandoned, Bench, Task
+from penstock.runtime.task import Abandoned, Bench, Post, Task
 from penstock.trees import nbytes
 
 __all__ = ["discard", "execute", "work", "work_async"]
@@ -31,10 +31,17 @@ HandIn = Callable[[], list[Any]]
 _PAUSE_S = 4 * TARGET_S
 
 
-def work(crew: Crew, worker: Any) -> None:
-    """The life of a thread."""
+def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
+    """The life of a thread. It begins with a ticket, which it takes out of `first`.
+
+    Nothing here may hold on to a job: it leads to the loader, and its worker outlives that.
+    """
     HERE.crew = crew
-    hand_in: HandIn | None = None
+    worker.turn()
+    if grow:
+        with LOCK:
+            crew.rouse()
+    hand_in = _run(first.pop(), worker)
     while True:
         worker.turn()
         with LOCK:
@@ -48,25 +55,30 @@ def work(crew: Crew, worker: Any) -> None:
             return
         if job is None:
             worker.park()
+            if crew.closed:
+                return
         else:
             hand_in = _run(job, worker)
             job = None
 
 
-async def work_async(crew: Crew, worker: Any) -> None:
-    """The life of a coroutine."""
+async def work_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
+    """The life of a coroutine. It begins as that of a thread does."""
+    if grow:
+        with LOCK:
+            crew.rouse()
+    job: Job | Pull | None = first.pop()
     while True:
+        if isinstance(job, Pull):
+            execute(job, worker)
+        elif job is not None:
+            await _execute_async(job, worker)
         with LOCK:
             if crew.closed:
                 return
             job = crew.take(worker)
         if job is None:
             await worker.park()
-        elif isinstance(job, Pull):
-            execute(job, worker)
-        else:
-            await _execute_async(job, worker)
-            job = None
 
 
 def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
@@ -158,23 +170,17 @@ def _enough(job: Job, chunk: Chunk, began: float) -> bool:
 
 def _task(job: Job, worker: Any, inline: bool) -> Task:
     """What the calls of `job` need to know, with the worker's own functions made if this is its first."""
-    lane, run = job.stage_run.lane, job.stage_run.run
-    bench = run.engine.benches.get(worker)
+    lane, engine = job.stage_run.lane, job.stage_run.run.engine
+    bench = engine.benches.get(worker)
     if bench is None:
-        bench = run.engine.benches[worker] = Bench()
-    bench.bind(lane.stage.steps)
-    epoch = job.stage_run.inlet.epoch
-    task = Task(
-        epoch=epoch,
-        seed=run.engine.seed,
-        bench=bench,
-        worker_name=worker.name,
-        program=lane.program,
-        pause=run.engine.pause,
-        run_coroutine=run.engine.bridge.run,
-        heed=run.engine.reader.heed,
-        inline=inline,
-    )
+        bench = engine.benches[worker] = Bench()
+    post = bench.posts.get(lane.program)
+    if post is None:
+        bench.bind(lane.stage.steps)
+        post = bench.posts[lane.program] = Post(
+            engine.seed, bench, lane.program, engine.pause, engine.bridge.run, engine.reader.heed, inline
+        )
+    task = Task(post, job.stage_run.inlet.epoch, worker.name)
     if job.task is not None:
         task.inherit(job.task)
     job.task = task
