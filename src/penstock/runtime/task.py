@@ -146,6 +146,6 @@ class Task:
         doing = self._doing
         if doing is None or not self._places:
             return "nothing yet"
-        what: Source | Op = doing if isinstance(doing, Source) else doing.step_in(frame).op
+        what: Source | Op[Any, Any] = doing if isinstance(doing, Source) else doing.step_in(frame).op
         where = "" if isinstance(what, Source) or not what.where else f" at {what.where}"
         return f"{what.label}{where}, sample {self.index_of(self.place_in_hand)}"
