@@ -176,7 +176,8 @@ def test_an_error_comes_at_its_place_though_later_samples_are_kept(layout):
         return x
 
     with ps.from_sequence(range(10)).map(fails_later, **layout.place).cache().loader(**layout.loader) as loader:
-        assert list(loader) == [x for x in range(10) if x != 5]
+        ((_, first),) = ((epoch, list(samples)) for epoch, samples in loader.epochs(1))  # begins no other early
+        assert first == [x for x in range(10) if x != 5]
         seen, _ = until_error(loader, ValueError)
         assert seen == [0, 1, 2, 3, 4]
 

@@ -49,6 +49,10 @@ class Client(Protocol):
     def crew_closed(self) -> None:
         """The crew has no workers any more."""
 
+    @property
+    def winds_down(self) -> bool:
+        """There will be no more tickets, in this epoch or another."""
+
     def looked_through(self) -> bool:
         """None of them had a ticket. Looking may have brought something to light: then look again."""
 
@@ -69,6 +73,8 @@ class Crew:
         self.idle: list[Worker] = []
         #: workers that were given up inside a call
         self.stuck: list[Worker] = []
+        #: workers that are ending by themselves
+        self.leaving: list[Worker] = []
         # Weak: a worker that waits must not keep alive a loader that nobody holds any more.
         self._clients: list[weakref.ref[Client]] = []
         self.closed = False
@@ -81,6 +87,8 @@ class Crew:
         #: too little of, it takes long to come, and more of them would only stand in the way
         self._coming: set[Worker] = set()
         self._looking = False
+        #: workers on their way into the list
+        self._starting = 0
         self._turn = 0
         self._started = 0
 
@@ -111,11 +119,16 @@ class Crew:
         return None
 
     def take(self, worker: Worker) -> Job | Pull | None:
-        """A ticket for `worker`; None puts it among the idle."""
+        """A ticket for `worker`; None puts it among the idle, or retires it if there will be no more."""
         self._coming.discard(worker)
         job = self.find(StageRun.take)
         if job is None:
-            if worker not in self.idle:
+            if not self.shared and all(client.winds_down for client in self.clients):
+                worker.retired = True
+                if worker in self.workers:
+                    self.workers.remove(worker)
+                    self.leaving.append(worker)
+            elif worker not in self.idle:
                 self.idle.append(worker)
             return None
         job.stage_run.run.engine.spread()
@@ -127,33 +140,56 @@ class Crew:
         if self._coming or self._looking or self.closed:
             return
         if not self.idle:
-            self.grow()
+            job = self.opening()
+            if job is not None:
+                self.start(job, grow=True)
         elif self._look(StageRun.runnable):
             worker = self.idle.pop()
             self._coming.add(worker)
             worker.unpark()
 
-    def grow(self, on: bool = True) -> bool:
-        """If there is a runnable ticket that nobody is here for, start a worker with it in hand.
-
-        The new worker lets the crew grow on, unless the caller is going to do that.
-        """
-        if len(self.workers) >= self.size or self.idle or self._looking or self.closed or self.executor.inline:
-            return False
+    def opening(self) -> Job | Pull | None:
+        """A runnable ticket that nobody is here for, and for which a worker is to be started."""
+        here = len(self.workers) + self._starting
+        if here >= self.size or self.idle or self._looking or self.closed or self.executor.inline:
+            return None
         job = self._look(StageRun.take)
-        if job is None:
-            return False
-        try:
-            name = f"{self.name}.{self._started + 1}"
-            worker = self.executor.start(partial(self.work, self, [job], on), name)
-        except Exception as exc:
-            job.stage_run.untaken(job)
-            self._cannot_grow(exc)
-            return False
+        self._starting += job is not None
+        return job
+
+    def start(self, job: Job | Pull, grow: bool = False) -> None:
+        """Start a worker with `job` in hand. It lets the crew grow on, unless the caller is going to do that.
+
+        Starting takes a while, so whoever can calls this without holding the lock.
+        """
         self._started += 1
-        self.workers.append(worker)
-        job.stage_run.run.engine.spread()
-        return True
+        worker = None
+        try:
+            worker = self.executor.start(partial(self.work, self, [job], grow), f"{self.name}.{self._started}")
+        except Exception as exc:
+            lack = exc
+        with LOCK:
+            self._starting -= 1
+            if worker is None:
+                job.stage_run.untaken(job)
+                self._cannot_grow(lack)
+                return
+            (self.leaving if worker.retired else self.workers).append(worker)
+            job.stage_run.run.engine.spread()
+            if not self.closed:
+                return
+        # Closed meanwhile, by someone who could not know of this worker.
+        worker.unpark()
+        worker.interrupt()
+        worker.join(1.0)
+
+    def _look(self, what: Callable[[StageRun], Found]) -> Found | None:
+        """As `find`. Looking may bring something to light and rouse all crews; this one will see it by itself."""
+        self._looking = True
+        try:
+            return self.find(what)
+        finally:
+            self._looking = False
 
     def _cannot_grow(self, exc: Exception) -> None:
         """The system gives no more workers: those that are here do the work, or nobody can."""
@@ -163,14 +199,6 @@ class Crew:
             self.closed = True
             for client in self.clients:
                 client.crew_closed()
-
-    def _look(self, what: Callable[[StageRun], Found]) -> Found | None:
-        """As `find`. Looking may bring something to light and rouse all crews; this one will see it by itself."""
-        self._looking = True
-        try:
-            return self.find(what)
-        finally:
-            self._looking = False
 
     def tell_lack(self) -> None:
         """Warn, once, that there were fewer workers than asked for."""
@@ -214,7 +242,7 @@ class Crew:
     def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:
         """End all workers and wait for them; warn of those stuck in a call."""
         deadline = monotonic() + grace_s
-        workers = self.dismiss()
+        workers = self.dismiss() + self.leaving
         stuck = [worker for worker in workers if not worker.join(max(deadline - monotonic(), 0))]
         stuck += [worker for worker in self.stuck if not worker.join(min(grace_s, 0.25))]
         self.executor.close()

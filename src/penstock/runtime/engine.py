@@ -37,6 +37,9 @@ from penstock.stats.counters import ReaderCounters
 
 __all__ = ["Engine"]
 
+#: so many workers are started before looking again whether there is something to read
+_BURST = 8
+
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
@@ -67,6 +70,8 @@ class Engine:
         self.upcoming: Run | None = None
         #: the last epoch that may be begun before it is asked for
         self.last_epoch: float = float("inf")
+        #: the loader ends with this epoch
+        self.once = False
         self.closed = False
         #: the interpreter exits: whoever still reads is not told off
         self._exiting = False
@@ -238,6 +243,12 @@ class Engine:
             self.wake_nested_reader()
         return revealed
 
+    @property
+    def winds_down(self) -> bool:
+        """There will be no more tickets: then workers need not wait for any."""
+        run = self.current
+        return self.once and run is not None and run.epoch >= self.last_epoch and run.root.exhausted
+
     def _wake_reader(self) -> None:
         if self.reader.waiting:
             self.reader.waiting = False
@@ -305,9 +316,12 @@ class Engine:
                         self._rouse()  # whoever is idle now does what this worker would have done
                     # Whoever finds something for the reader from here on wakes it.
                     self.reader.waiting = found is None
-                    if found is None and any(crew.grow(on=False) for crew in self.crews.values()):
-                        continue  # with nothing to read, there is time to start the next one
+                    openings = self._openings() if found is None else []
                 began = perf_counter() if began is None else began
+                if openings:
+                    for job in openings:
+                        job.stage_run.lane.crew.start(job)  # with nothing to read, there is time for that
+                    continue
                 if found is not None:
                     nested.works()
                     execute(found[0], self.reader, inline=found[1])
@@ -335,6 +349,14 @@ class Engine:
                 if job is not None:
                     return job, inline
         return None
+
+    def _openings(self) -> list[Job | Pull]:
+        """A few tickets for which workers are to be started."""
+        found: list[Job | Pull] = []
+        for crew in self.crews.values():
+            while len(found) < _BURST and (job := crew.opening()) is not None:
+                found.append(job)
+        return found
 
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
         """Park until something changes, a call runs out of time, or the batch does."""

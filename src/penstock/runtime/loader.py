@@ -286,6 +286,7 @@ class Loader(Generic[T]):
 
     def once(self) -> Iterator[T]:
         """One epoch, and the end of the loader with it."""
+        self._engine.once = True
         try:
             yield from self
         except GeneratorExit:

@@ -430,6 +430,11 @@ class StageRun:
         children = self.children()
         return all(child.sourced_out for child in children) if children else self.inlet.ended
 
+    @property
+    def exhausted(self) -> bool:
+        """There is nothing left to be begun here or before, or to be gone on with."""
+        return all(one.inlet.ended and not one.inlet.has_tail and not one._paused for one in self.walk())
+
     def walk(self) -> Iterator[StageRun]:
         """This stage and those before it: downstream first."""
         yield self

@@ -51,12 +51,10 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
             job = None if ends else crew.take(worker)
         discard(garbage)
         hand_in = None
-        if ends:
-            return
         if job is None:
-            worker.park()
-            if crew.closed:
+            if ends or worker.retired:
                 return
+            worker.park()
         else:
             hand_in = _run(job, worker)
             job = None
@@ -77,6 +75,8 @@ async def work_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: An
             if crew.closed:
                 return
             job = crew.take(worker)
+        if worker.retired:
+            return
         if job is None:
             await worker.park()
 
