@@ -150,8 +150,7 @@ class Crew:
 
     def opening(self) -> Job | Pull | None:
         """A runnable ticket that nobody is here for, and for which a worker is to be started."""
-        here = len(self.workers) + self._starting
-        if here >= self.size or self.idle or self._looking or self.closed or self.executor.inline:
+        if self._complete or self.idle or self._looking or self.closed or self.executor.inline:
             return None
         job = self._look(StageRun.take)
         self._starting += job is not None
@@ -214,7 +213,12 @@ class Crew:
         """Whether a reader that is a worker of crew `nested` should run tickets meant for this crew."""
         if nested is None or self.executor.asynchronous:
             return False
-        return not self.idle and len(self.workers) >= self.size and (self is nested or self.reading > 0)
+        return not self.idle and self._complete and (self is nested or self.reading > 0)
+
+    @property
+    def _complete(self) -> bool:
+        """As many workers as there may be are here, or on their way."""
+        return len(self.workers) + self._starting >= self.size
 
     def replace(self, worker: Worker) -> None:
         """`worker` is stuck in a call: another takes its place."""

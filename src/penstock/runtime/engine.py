@@ -111,8 +111,12 @@ class Engine:
 
     # ------------------------------------------------------------------ epochs
 
-    def enter(self, epoch: int, start: int = 0) -> Run:
-        """Make `epoch` the one that is read: the one begun early, if it is that, or a new one."""
+    def enter(self, epoch: int, start: int = 0, ahead: bool = False) -> Run:
+        """Make `epoch` the one that is read: the one begun early, if it is that, or a new one.
+
+        Workers are started by the reader when it has nothing to read, so at once only if it will not
+        read yet: `ahead`.
+        """
         self._check_open()
         with LOCK:
             garbage = self._leave()
@@ -126,7 +130,8 @@ class Engine:
             self.current = run
             for crew in self.crews.values():
                 crew.join(self)
-            self._rouse()
+                if ahead or crew.idle:
+                    crew.rouse()
         discard(garbage)
         return run
 

@@ -210,7 +210,7 @@ class Loader(Generic[T]):
         if self._iteration is not None and not self._iteration.ended:
             return self
         if self._started is None or self._started.ended:
-            self._started = self._engine.enter(self._next_epoch)
+            self._started = self._engine.enter(self._next_epoch, ahead=True)
         return self
 
     # ------------------------------------------------------------------ where it stands
