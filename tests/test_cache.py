@@ -329,3 +329,18 @@ def test_each_loader_has_a_cache_of_its_own(layout):
 def test_a_cache_keeps_the_length():
     assert len(ps.from_sequence(range(10)).cache()) == 10
     assert len(ps.from_sequence(range(10)).batch(3).cache()) == 4
+
+
+@any_threads
+def test_an_epoch_that_was_broken_off_is_not_kept_though_workers_went_on_to_its_end(layout):
+    drawn = ps.from_iterable(lambda: range(6)).map(lambda x, rng: int(rng.integers(1 << 40)), rng=True, **layout.place)
+    with drawn.cache().loader(seed=1, **layout.loader) as loader:
+        for epoch in range(3):
+            for _ in loader:
+                break
+            assert loader.epoch == epoch
+        whole = list(loader)
+        assert list(loader) == whole
+    with drawn.loader(seed=1, **layout.loader) as plain:
+        plain.set_epoch(3)
+        assert list(plain) == whole

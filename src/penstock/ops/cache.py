@@ -57,7 +57,15 @@ class Cache(Op[In, In]):
 
     def settled(self, memo: dict[str, Any]) -> bool:
         tape = memo.get("tape")
-        return tape is not None and (tape.complete or tape.full)
+        return tape is not None and (tape.valid or tape.full)
+
+    def left(self, memo: dict[str, Any], whole: bool) -> None:
+        # Workers may have recorded an epoch to its end that the training loop has broken off.
+        tape = memo.get("tape")
+        if tape is not None and not tape.valid:
+            tape.valid = tape.complete and whole
+            if not tape.valid:
+                tape.erase()
 
 
 class Store:
@@ -88,11 +96,16 @@ class _Tape:
 
     def __init__(self, max_bytes: int | None) -> None:
         self.max_bytes = max_bytes
+        #: an epoch does not fit
+        self.full = False
+        #: it has been read to its end too, and is played from now on
+        self.valid = False
+        self.erase()
+
+    def erase(self) -> None:
         self.samples: list[Any] = []
         self.places: list[Place] = []
         self.complete = False
-        #: an epoch does not fit
-        self.full = False
 
 
 class _Replay(Joint):
@@ -104,7 +117,7 @@ class _Replay(Joint):
         self.tape = tape
         self.epoch = epoch
         self.next = 0
-        self.playing = tape.complete
+        self.playing = tape.valid
         self.bytes = 0
         self.samples: list[Any] = []
         self.places: list[Place] = []

@@ -241,6 +241,9 @@ class Op(ABC, Generic[In, Out]):
         """Whether the memo will not change any more, so that epochs may overlap."""
         return True
 
+    def left(self, memo: dict[str, Any], whole: bool) -> None:
+        """The training loop has left an epoch: at its end if `whole`, else before."""
+
     def store(self) -> Any:
         """For an op that `remembers`: a new, empty `Store`."""
         return None

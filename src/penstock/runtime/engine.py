@@ -135,20 +135,24 @@ class Engine:
         discard(garbage)
         return run
 
-    def leave(self, run: Run) -> None:
-        """The epoch is over for the reader."""
+    def leave(self, run: Run, whole: bool = False) -> None:
+        """The epoch is over for the reader: at its end if `whole`, else it was broken off."""
         with LOCK:
-            garbage = self._leave() if run is self.current else []
+            garbage = self._leave(whole) if run is self.current else []
             if self.reader.inside:
                 self.reader.unpark()
         discard(garbage)
         for crew in self.crews.values():
             crew.tell_lack()
 
-    def _leave(self) -> list[Any]:
+    def _leave(self, whole: bool = False) -> list[Any]:
         run, self.current = self.current, None
         garbage, self.garbage = self.garbage, []
         if run is not None:
+            for stage in self.plan.stages:
+                if isinstance(stage.feed, Joined) and stage.feed.step is not None:
+                    step = stage.feed.step
+                    step.op.left(self.memos.get(step.number, {}), whole)
             garbage += self.cancelled(run.root)
             run.ended = True
             run.current = False

@@ -103,6 +103,7 @@ class Loader(Generic[T]):
         """Hands batches over one by one; what has been handed over is no longer held here."""
         engine = self._engine
         resumed = perf_counter()
+        whole = False
         try:
             while (chunk := engine.read(iteration.run, self._timeout_s)) is not None:
                 failure = self._account(chunk)
@@ -122,12 +123,13 @@ class Loader(Generic[T]):
                     self._fail(iteration, failure)
                 if iteration.ended:
                     return
+            whole = True
             self._check_limit(ended=True)
         finally:
             engine.counters.running_s += perf_counter() - resumed
             if not iteration.ended:
                 iteration.ended = True
-                engine.leave(iteration.run)
+                engine.leave(iteration.run, whole)
 
     def _account(self, chunk: Chunk) -> Failure | None:
         """Count a chunk in. Where it takes the errors over the limit, it is cut off there."""
