@@ -333,7 +333,9 @@ def test_a_cache_keeps_the_length():
 
 @any_threads
 def test_an_epoch_that_was_broken_off_is_not_kept_though_workers_went_on_to_its_end(layout):
-    drawn = ps.from_iterable(lambda: range(6)).map(lambda x, rng: int(rng.integers(1 << 40)), rng=True, **layout.place)
+    drawn = ps.from_iterable(lambda: range(6)).map(
+        lambda x, rng: int(rng.integers(1 << 40)), rng=True, **layout.place
+    )
     with drawn.cache().loader(seed=1, **layout.loader) as loader:
         for epoch in range(3):
             for _ in loader:

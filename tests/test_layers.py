@@ -15,13 +15,13 @@ ROOT = Path(__file__).parent.parent / "src" / "penstock"
 #: lowest first; a name stands for the module and, if it is a package, for all in it that has no line of its own
 LAYERS = [
     ["errors"],
+    ["checks"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["executors.executor"],
     ["ops.op"],
     ["sources.source"],
     # what ops and sources say and check alike: names of functions, fields, counts
     ["ops.functions", "ops.fields"],
-    ["ops.take"],
     ["ops.call"],
     ["ops.*", "sources.*", "executors.*"],
     ["ops", "sources", "executors"],

@@ -137,3 +137,67 @@ def test_a_dataclass_is_batched_as_it_is_and_not_made_again():
     (batch,) = ps.from_sequence([Halved(8), Halved(4)]).batch(2)
     assert batch.x.tolist() == [4, 2]
     assert batch.y.tolist() == [3, 3]
+
+
+# ---------------------------------------------------------------------- one kind of batch, whatever reads it
+
+
+@pytest.mark.parametrize("dtype", ["U2", "S2", object])
+def test_strings_and_objects_make_a_list_by_block_read_and_through_a_map(dtype):
+    words = ps.from_arrays(np.array(["a", "bb", "c"], dtype=dtype)).shuffle()
+    (direct,), (mapped,) = list(words.batch(3)), list(words.map(lambda word: word).batch(3))
+    assert type(direct) is type(mapped) is list
+    assert direct == mapped
+
+
+def test_a_masked_array_is_refused_since_a_batch_would_lose_the_mask():
+    with pytest.raises(ps.PlanError, match=r"array 0 is a masked array.*x\.filled"):
+        ps.from_arrays(np.ma.array([1, 2], mask=[True, False]))
+
+
+def test_an_index_that_would_hide_a_field_is_refused():
+    with pytest.raises(ps.PlanError, match="rename yours"):
+        ps.from_arrays({"index": np.arange(3)}, with_index=True)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [np.zeros((2, 3)), [np.zeros(3)] * 2, [{"x": np.zeros(3)}] * 2, [(1, np.zeros(3))] * 2],
+    ids=["an array", "arrays", "dicts", "tuples"],
+)
+def test_what_a_sequence_keeps_cannot_be_written_to(kept):
+    for sample in ps.from_sequence(kept):
+        array = sample["x"] if isinstance(sample, dict) else sample[1] if isinstance(sample, tuple) else sample
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_numpy_integers_are_numbers_everywhere():
+    two = np.int64(2)
+    pipeline = ps.from_sequence(range(8)).shuffle(seed=two).take(two * 3).map(abs, workers=two).batch(two)
+    with pipeline.loader(seed=two, epochs=two) as loader:
+        loader.set_epoch(np.int64(1))
+        assert sum(len(batch) for batch in loader) == 6
+
+
+def test_a_tensor_that_numpy_cannot_hold_is_refused_with_a_way_out():
+    torch = pytest.importorskip("torch")
+    halves = ps.from_sequence([torch.zeros(2, dtype=torch.bfloat16)] * 2)
+    with pytest.raises(TypeError, match=r"x\.float\(\)"):
+        list(halves.batch(2))
+    (batch,) = halves.batch(2, collate=torch.stack)
+    assert batch.shape == (2, 2)
+
+
+def test_nothing_is_begun_after_the_last_epoch():
+    seen = []
+    with ps.from_sequence(range(3)).map(seen.append, workers=1).loader(epochs=1) as loader:
+        list(loader)
+        loader.start()
+    assert len(seen) == 3
+
+
+def test_a_timeout_of_many_years_is_a_timeout():
+    slow = ps.from_sequence(range(3)).map(lambda x: x, workers=1, timeout_s=1e12)
+    with slow.loader(timeout_s=1e300) as loader:
+        assert list(loader) == [0, 1, 2]

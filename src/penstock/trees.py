@@ -56,12 +56,23 @@ def _is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def _tensor_array(tensor: Any) -> np.ndarray[Any, Any]:
+    try:
+        array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    except TypeError as exc:
+        raise TypeError(
+            f"numpy has nothing like {tensor.dtype}: convert the tensor in a map(), as by x.float(), "
+            "or use batch(collate=torch.stack)"
+        ) from exc
+    return array
+
+
 def _leaf_array(value: Any) -> np.ndarray[Any, Any] | None:
     """`value` as an array if it is stackable: an array, a number, a tensor or a list of numbers."""
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
     elif _is_tensor(value):
-        array = value.detach().cpu().numpy()
+        array = _tensor_array(value)
     elif isinstance(value, _NUMBERS):
         array = np.asarray(value)
     elif isinstance(value, list) and _all_numbers(value) and _shape(value) is not None:

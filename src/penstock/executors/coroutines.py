@@ -86,53 +86,57 @@ class AsyncExecutor(Executor):
     default_workers: ClassVar[int] = 16
 
     def __init__(self) -> None:
+        #: guards what follows; workers start in one thread and end in another
+        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._working = 0
-        self._stopped = False
 
     def ended(self, worker: AsyncWorker) -> None:
-        """A worker has ended; the loop ends with the last one. Called on the loop."""
-        self._working -= 1
-        if not self._working and not self._stopped:
-            asyncio.get_running_loop().stop()
+        """A worker has ended; the loop ends with the last one, and a new worker gets a new loop."""
+        with self._lock:
+            self._working -= 1
+            if self._working:
+                return
+            self._loop = None
+        asyncio.get_running_loop().stop()
 
     def start(self, work: Callable[[Any], Any], name: str) -> AsyncWorker:
-        if self._loop is None or self._thread is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._run, args=(self._loop,), name=f"{name}-loop", daemon=True)
-            self._thread.start()
-        worker = AsyncWorker(self, self._loop, self._thread, name)
-        self._working += 1
-        asyncio.run_coroutine_threadsafe(worker.run(work), self._loop)
+        with self._lock:
+            if self._loop is None or self._thread is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_run, args=(loop, self._thread), name=f"{name}-loop", daemon=True)
+                thread.start()
+                self._loop, self._thread = loop, thread
+            worker = AsyncWorker(self, self._loop, self._thread, name)
+            self._working += 1
+            asyncio.run_coroutine_threadsafe(worker.run(work), self._loop)
         return worker
 
     def close(self) -> None:
-        if self._loop is None or self._thread is None:
-            return
-        loop, thread = self._loop, self._thread
-        self._loop = self._thread = None
-        with contextlib.suppress(RuntimeError):  # it has ended by itself
-            loop.call_soon_threadsafe(self._stop, loop)
-        if thread is not threading.current_thread():
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(loop.stop)
+        if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
 
-    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._stopped:
-            loop.stop()
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The thread of the loop."""
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_forever()
-        finally:
-            self._stopped = True
-            for task in asyncio.all_tasks(loop):
-                task.cancel()
-            loop.run_until_complete(_settle(loop))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+def _run(loop: asyncio.AbstractEventLoop, before: threading.Thread | None) -> None:
+    """The thread of a loop. It outlives the one before, so that waiting for it is waiting for both."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(_settle(loop))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+    if before is not None:
+        before.join()
 
 
 async def _settle(loop: asyncio.AbstractEventLoop) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, ClassVar, Self
 
+from penstock.checks import whole_number
 from penstock.errors import PlanError
 
 __all__ = ["Executor", "Placement", "Pool", "Worker", "worker_count"]
@@ -86,7 +87,7 @@ class Placement:
     @classmethod
     def of(cls, on: str | Pool | None, workers: int | str | None, what: str) -> Placement | None:
         """The placement that `on` and `workers` ask for; None when they ask for nothing."""
-        _check_workers(workers, what)
+        workers = _checked(workers, what)
         if isinstance(on, Pool):
             return cls(on.kind, workers, on)
         if on is None:
@@ -106,16 +107,14 @@ def worker_count(workers: int | str) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _check_workers(workers: object, what: str) -> None:
-    if workers is None or workers == "auto":
-        return
-    if isinstance(workers, bool) or not isinstance(workers, int):
-        raise PlanError(f"{what}: workers= takes a number or 'auto', got {workers!r}")
-    if workers < 1:
-        raise PlanError(
-            f"{what}: workers must be at least 1, got {workers}; to run in the calling thread, "
-            "use loader(inline=True)"
-        )
+def _checked(workers: Any, what: str) -> int | str | None:
+    """A number of workers as it was asked for; refuses what is none."""
+    if workers is None or (isinstance(workers, str) and workers == "auto"):
+        return workers
+    try:
+        return whole_number(workers, f"{what}: workers=", least=1)
+    except PlanError as exc:
+        raise PlanError(f"{exc}; 'auto' is one per CPU, loader(inline=True) runs in the calling thread") from None
 
 
 @dataclass(eq=False)
@@ -132,8 +131,7 @@ class Pool:
     live: Any = field(default=None, repr=False, init=False)
 
     def __post_init__(self) -> None:
-        _check_workers(0 if self.workers is None else self.workers, type(self).__name__)
-        self.workers = worker_count(self.workers)
+        self.workers = worker_count(_checked(0 if self.workers is None else self.workers, type(self).__name__) or 1)
 
     def close(self) -> None:
         """End the workers. Loaders that still use the pool are closed first."""

@@ -47,7 +47,9 @@ class LockSpot:
         self._lock.acquire()
 
     def park(self, timeout_s: float | None = None) -> bool:
-        return self._lock.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0))
+        return self._lock.acquire(
+            timeout=-1 if timeout_s is None else min(max(timeout_s, 0), threading.TIMEOUT_MAX)
+        )
 
     def unpark(self) -> None:
         try:

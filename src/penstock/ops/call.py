@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from penstock.checks import whole_number
 from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Placement, Pool
 from penstock.ops.fields import get_field, with_field
@@ -39,8 +40,7 @@ class Retry:
     then: OnError = "skip"
 
     def __post_init__(self) -> None:
-        if isinstance(self.times, bool) or not isinstance(self.times, int) or self.times < 1:
-            raise PlanError(f"Retry(times=) must be at least 1, got {self.times!r}")
+        object.__setattr__(self, "times", whole_number(self.times, "Retry(times=)", least=1))
         if self.backoff_s < 0:
             raise PlanError(f"Retry(backoff_s=) cannot be negative, got {self.backoff_s!r}")
         if self.then not in ("raise", "skip"):

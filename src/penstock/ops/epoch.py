@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.checks import whole_number
 from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
-from penstock.ops.take import check_count
 from penstock.provenance import Passed, Place
 
 __all__ = ["Epoch"]
@@ -40,7 +40,7 @@ class Epoch(Op[In, In]):
     carries = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", check_count("epoch", self.n, least=1))
+        object.__setattr__(self, "n", whole_number(self.n, "epoch(n)", least=1))
 
     @property
     def label(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from penstock.errors import PlanError
+from penstock.checks import whole_number
 from penstock.ops.call import CallOp
 from penstock.ops.fields import with_field
 from penstock.ops.op import Effect, In, Out
@@ -39,8 +39,7 @@ class FlatMap(CallOp[In, Out]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.interleave, bool) or not isinstance(self.interleave, int) or self.interleave < 1:
-            raise PlanError(f"flat_map(interleave=) must be at least 1, got {self.interleave!r}")
+        object.__setattr__(self, "interleave", whole_number(self.interleave, "flat_map(interleave=)", least=1))
 
     def at_once(self, value: Any) -> Any:
         return list(value)

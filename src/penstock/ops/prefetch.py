@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from penstock.checks import whole_number
 from penstock.ops.op import Effect, In, Op
-from penstock.ops.take import check_count
 
 __all__ = ["Prefetch"]
 
@@ -29,7 +29,7 @@ class Prefetch(Op[In, In]):
     effect: ClassVar[Effect] = Effect.PASSES
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batches", check_count("prefetch", self.batches, least=1))
+        object.__setattr__(self, "batches", whole_number(self.batches, "prefetch(batches)", least=1))
 
     @property
     def label(self) -> str:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.checks import whole_number
 from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
-from penstock.ops.take import check_count
 from penstock.provenance import Passed, Place
 
 __all__ = ["Repeat"]
@@ -40,7 +40,7 @@ class Repeat(Op[In, In]):
 
     def __post_init__(self) -> None:
         if self.times is not None:
-            object.__setattr__(self, "times", check_count("repeat", self.times))
+            object.__setattr__(self, "times", whole_number(self.times, "repeat(times)"))
 
     @property
     def label(self) -> str:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.checks import whole_number
 from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
-from penstock.ops.take import check_count
 from penstock.provenance import Place
 from penstock.randomness import derive, permute
 
@@ -40,9 +40,9 @@ class Shuffle(Op[In, In]):
 
     def __post_init__(self) -> None:
         if self.window is not None:
-            object.__setattr__(self, "window", check_count("shuffle", self.window, least=1))
+            object.__setattr__(self, "window", whole_number(self.window, "shuffle(window=)", least=1))
         if self.seed is not None:
-            check_count("shuffle: seed", self.seed)
+            object.__setattr__(self, "seed", whole_number(self.seed, "shuffle(seed=)"))
 
     @property
     def label(self) -> str:

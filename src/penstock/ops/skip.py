@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.checks import whole_number
 from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
-from penstock.ops.take import check_count
 from penstock.provenance import Place
 
 __all__ = ["SkipFirst"]
@@ -33,7 +33,7 @@ class SkipFirst(Op[In, In]):
     counts = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", check_count("skip", self.n))
+        object.__setattr__(self, "n", whole_number(self.n, "skip(n)"))
 
     @property
     def label(self) -> str:

@@ -9,18 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PlanError
+from penstock.checks import whole_number
 from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
 from penstock.provenance import Place
 
-__all__ = ["Take", "check_count"]
-
-
-def check_count(verb: str, n: Any, least: int = 0) -> int:
-    """`n` as a count; refuses what is none."""
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < least:
-        raise PlanError(f"{verb}(n) takes a number of samples, at least {least}, got {n!r}")
-    return int(n)
+__all__ = ["Take"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class Take(Op[In, In]):
     counts = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "n", check_count("take", self.n))
+        object.__setattr__(self, "n", whole_number(self.n, "take(n)"))
 
     @property
     def label(self) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any, Generic, Self, TypeVar
 
+from penstock.checks import whole_number
 from penstock.errors import LengthUnknown, PenstockError, PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool
@@ -57,7 +58,10 @@ class Loader(Generic[T]):
         timeout_s: float | None = None,
         max_errors: float | None = None,
     ) -> None:
-        _check(seed, epochs, timeout_s)
+        if timeout_s is not None and not timeout_s > 0:
+            raise PlanError(f"loader(timeout_s=) must be positive, got {timeout_s!r}")
+        seed = whole_number(seed, "loader(seed=)")
+        epochs = None if epochs is None else whole_number(epochs, "loader(epochs=)", least=1)
         asked = Placement.of(on, workers, "loader()")
         if asked is not None:
             find_executor(asked.kind)
@@ -178,9 +182,7 @@ class Loader(Generic[T]):
 
     def epochs(self, n: int) -> Iterator[tuple[int, Iterator[T]]]:
         """``(epoch, batches)`` for the next `n` epochs; numbers go on where the loader stands."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise PlanError(f"epochs(n) takes a number of epochs, got {n!r}")
-        return self._each_epoch(n)
+        return self._each_epoch(whole_number(n, "epochs(n)"))
 
     def _each_epoch(self, n: int) -> Iterator[tuple[int, Iterator[T]]]:
         self._engine.last_epoch = min(self._last_epoch, self._next_epoch + n - 1)
@@ -191,9 +193,7 @@ class Loader(Generic[T]):
 
     def steps(self, n: int) -> Iterator[tuple[int, T]]:
         """``(step, batch)`` for the next `n` steps, over as many epochs as that takes; numbers go on."""
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise PlanError(f"steps(n) takes a number of steps, got {n!r}")
-        return self._each_step(n)
+        return self._each_step(whole_number(n, "steps(n)"))
 
     def _each_step(self, n: int) -> Iterator[tuple[int, T]]:
         stop = self._step + n
@@ -211,7 +211,7 @@ class Loader(Generic[T]):
         """Begin to fill the buffers of the next epoch now. Starting twice is the same as once."""
         if self._iteration is not None and not self._iteration.ended:
             return self
-        if self._started is None or self._started.ended:
+        if self._next_epoch <= self._last_epoch and (self._started is None or self._started.ended):
             self._started = self._engine.enter(self._next_epoch, ahead=True)
         return self
 
@@ -229,8 +229,7 @@ class Loader(Generic[T]):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch number `epoch`."""
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
-            raise PlanError(f"set_epoch takes a number from 0 on, got {epoch!r}")
+        epoch = whole_number(epoch, "set_epoch(epoch)")
         if epoch == self._next_epoch:
             return
         self._end_iteration()
@@ -326,15 +325,6 @@ class _Iteration:
         """An epoch that was cut short by `close` must not look like a whole one."""
         if self.closed:
             raise PenstockError("the loader was closed while it was read, so this epoch is not complete")
-
-
-def _check(seed: Any, epochs: Any, timeout_s: Any) -> None:
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise PlanError(f"loader(seed=) takes an integer, got {seed!r}")
-    if epochs is not None and (isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1):
-        raise PlanError(f"loader(epochs=) takes a number from 1 on, got {epochs!r}")
-    if timeout_s is not None and not timeout_s > 0:
-        raise PlanError(f"loader(timeout_s=) must be positive, got {timeout_s!r}")
 
 
 def known_length(flow: Flow) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.ops.op import Effect
 from penstock.plan.plan import Stage
@@ -25,8 +26,7 @@ _BLOCK = 1 << 20
 
 def peek(flow: Flow, n: int, index: int | None, epoch: int, seed: int, every_op: bool) -> list[Any]:
     """See `Pipeline.peek`."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise PlanError(f"peek(n) takes a number of samples, got {n!r}")
+    n = whole_number(n, "peek(n)")
     if index is None and not every_op:
         loader: Loader[Any] = Loader(flow, seed=seed, inline=True, epochs=epoch + 1)
         with loader:

@@ -41,6 +41,8 @@ class ArraySource(IndexedSource):
             told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise PlanError(f"from_arrays needs arrays of one length, got {told}")
         self.rows: int = next(iter(lengths.values()))
+        if with_index and self.names is not None and "index" in self.names:
+            raise PlanError("from_arrays(with_index=True) adds a field 'index', and there is one; rename yours")
         self.subset: NDArray[np.int64] | None = subset_of(self.rows, indices, "from_arrays")
         self.with_index = with_index
 
@@ -102,6 +104,10 @@ def _numbers(indices: Indices) -> list[int]:
     return list(indices) if isinstance(indices, range) else indices.tolist()
 
 
+#: strings, bytes and objects make no array of a batch, but a list
+_LISTED = "USO"
+
+
 class _Column:
     """One array, and how it wants to be read."""
 
@@ -110,6 +116,11 @@ class _Column:
             raise PlanError(f"from_arrays: {name} needs len() and [], got {type(array).__name__}")
         if isinstance(array, (Mapping, str, bytes)):
             raise PlanError(f"from_arrays: {name} is a {type(array).__name__}, which is not an array of rows")
+        if isinstance(array, np.ma.MaskedArray):
+            raise PlanError(
+                f"from_arrays: {name} is a masked array, and a batch would lose the mask; "
+                "give x.filled(value) and x.mask as two arrays"
+            )
         if hasattr(array, "detach") and hasattr(array, "numpy"):
             array = array.detach().cpu().numpy()  # a torch tensor: the same memory as an array
         self.array = array
@@ -138,6 +149,8 @@ class _Column:
         """The rows as one new array (or a list, if that is what the column gives)."""
         array = self.array
         rows: Any
+        if isinstance(array, np.ndarray) and array.dtype.kind in _LISTED:
+            return stacked(self.rows(indices), lambda number: f"sample {_numbers(indices)[number]}")
         if type(array) in (np.ndarray, np.memmap):
             if isinstance(indices, range):
                 part = array[indices.start : indices.stop]

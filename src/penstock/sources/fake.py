@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.take import check_count
 from penstock.randomness import Draws, derive
 from penstock.sources.source import IndexedSource, Indices
 
@@ -23,7 +23,7 @@ class FakeSource(IndexedSource):
 
     def __init__(self, spec: Any, length: int, constant: bool = False) -> None:
         self.spec = spec
-        self.count = check_count("fake: length", length)
+        self.count = whole_number(length, "fake(length=)")
         self.constant = constant
         # Made once: it refuses a bad spec here, at the line the user wrote.
         self._still = _filled(spec, lambda shape, dtype: _read_only(np.zeros(shape, dtype)))

@@ -10,11 +10,16 @@ from numpy.typing import NDArray
 
 from penstock.errors import PlanError
 from penstock.sources.source import IndexedSource, Indices, picked, subset_of
+from penstock.trees import read_only
 
 __all__ = ["SequenceSource"]
 
 #: their slices are made of the same items, at the speed of C
 _SLICED = (list, tuple, range)
+
+
+#: what a list is mostly made of, and cannot be written to
+_IMMUTABLE = {int, float, str, bytes, bool, complex, type(None)}
 
 
 class SequenceSource(IndexedSource):
@@ -33,7 +38,7 @@ class SequenceSource(IndexedSource):
                 f"from_sequence needs samples by number, got a {type(dataset).__name__}; "
                 "use from_sequence(list(d.items())), or from_arrays(d) for a dict of columns"
             )
-        self.dataset = dataset
+        self.dataset = read_only(dataset) if isinstance(dataset, np.ndarray) else dataset
         self.subset: NDArray[np.int64] | None = subset_of(len(dataset), indices, "from_sequence")
         self.with_index = with_index
 
@@ -63,7 +68,7 @@ class SequenceSource(IndexedSource):
         if isinstance(indices, range):
             if type(dataset) in _SLICED and indices.step == 1:
                 part: Sequence[Any] = dataset[indices.start : indices.stop]
-                return part
+                return _safe(part)
             numbers: Any = indices
         else:
             numbers = indices.tolist()
@@ -73,4 +78,18 @@ class SequenceSource(IndexedSource):
             if len(samples) != len(numbers):
                 raise IndexError(f"__getitems__ gave {len(samples)} samples for {len(numbers)} indices")
             return samples
-        return list(map(dataset.__getitem__, numbers))
+        samples = list(map(dataset.__getitem__, numbers))
+        return _safe(samples) if type(dataset) in _SLICED else samples
+
+
+def _safe(samples: Sequence[Any]) -> Sequence[Any]:
+    """Items of a list of the user's, which will be read again: safe to hand out."""
+    if not samples or isinstance(samples, range) or _immutable(samples[0]):
+        return samples
+    return list(map(read_only, samples))
+
+
+def _immutable(sample: Any) -> bool:
+    if type(sample) is tuple:
+        return all(type(item) in _IMMUTABLE for item in sample)
+    return type(sample) in _IMMUTABLE
