@@ -20,62 +20,105 @@ __all__ = ["AsyncExecutor", "AsyncWorker"]
 
 
 class AsyncWorker(Worker):
-    """One task on the executor's loop."""
+    """One task on an event loop."""
 
-    def __init__(
-        self,
-        executor: AsyncExecutor,
-        loop: asyncio.AbstractEventLoop,
-        thread: threading.Thread,
-        name: str,
-    ) -> None:
+    def __init__(self, home: _Home, name: str) -> None:
         self.name = name
-        self._executor = executor
-        self._loop = loop
-        self._thread = thread
+        self._home = home
         self._woken = asyncio.Event()
         self._ended = threading.Event()
         self._running: asyncio.Task[None] | None = None
 
     async def run(self, work: Callable[[Any], Awaitable[None]]) -> None:
         self._running = asyncio.current_task()
-        try:
+        # An interrupt means that the loader is closing.
+        with contextlib.suppress(asyncio.CancelledError):
             await work(self)
-        except asyncio.CancelledError:
-            return  # interrupted: the loader is closing
-        finally:
-            self._executor.ended(self)
-            self._ended.set()
+
+    def ended(self, _future: object) -> None:
+        """The task is over, in whichever way."""
+        self._ended.set()
 
     async def park(self) -> None:
         await self._woken.wait()
         self._woken.clear()
 
     def unpark(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._woken.set)
-        except RuntimeError:
-            return  # the loop has ended, and the worker with it
+        self._home.call(self._woken.set)
 
     def interrupt(self) -> None:
         """Interrupt the call in hand at its next ``await``."""
-        try:
-            self._loop.call_soon_threadsafe(self._cancel)
-        except RuntimeError:
-            return
+        self._home.call(self._cancel)
 
     def _cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
     def join(self, timeout_s: float) -> bool:
-        if self._thread is threading.current_thread():
+        if self._home.thread is threading.current_thread():
             return True
         return self._ended.wait(timeout_s)
 
     def stack(self) -> str:
-        frame = sys._current_frames().get(self._thread.ident or -1)
+        frame = sys._current_frames().get(self._home.thread.ident or -1)
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+
+class _Home:
+    """An event loop, its thread, and how many workers live there. It ends with the last of them."""
+
+    def __init__(self, name: str, before: _Home | None) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._run, args=(before,), name=f"{name}-loop", daemon=True)
+        self._lock = threading.Lock()
+        self._workers = 0
+        self._ending = False
+        self.thread.start()
+
+    def start(self, work: Callable[[Any], Awaitable[None]], name: str) -> AsyncWorker | None:
+        """A new worker; None if the last one has just left, and the loop with it."""
+        with self._lock:
+            if self._ending:
+                return None
+            self._workers += 1
+            worker = AsyncWorker(self, name)
+            future = asyncio.run_coroutine_threadsafe(worker.run(work), self.loop)
+        future.add_done_callback(worker.ended)
+        future.add_done_callback(self._left)
+        return worker
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop, if there still is one. Takes no lock: finalizers come here too."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function)
+
+    def _left(self, _future: object) -> None:
+        with self._lock:
+            self._workers -= 1
+        self.end(even_if_used=False)
+
+    def end(self, even_if_used: bool = True) -> None:
+        """Let the loop run out."""
+        with self._lock:
+            if self._ending or (self._workers and not even_if_used):
+                return
+            self._ending = True
+        self.call(self.loop.stop)
+
+    def _run(self, before: _Home | None) -> None:
+        """The life of the thread. It outlives the one before, so that waiting for it is waiting for both."""
+        loop = self.loop
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(_settle(loop))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+            if before is not None:
+                before.thread.join()
 
 
 class AsyncExecutor(Executor):
@@ -86,57 +129,23 @@ class AsyncExecutor(Executor):
     default_workers: ClassVar[int] = 16
 
     def __init__(self) -> None:
-        #: guards what follows; workers start in one thread and end in another
+        self._home: _Home | None = None
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._working = 0
-
-    def ended(self, worker: AsyncWorker) -> None:
-        """A worker has ended; the loop ends with the last one, and a new worker gets a new loop."""
-        with self._lock:
-            self._working -= 1
-            if self._working:
-                return
-            self._loop = None
-        asyncio.get_running_loop().stop()
 
     def start(self, work: Callable[[Any], Any], name: str) -> AsyncWorker:
         with self._lock:
-            if self._loop is None or self._thread is None:
-                loop = asyncio.new_event_loop()
-                thread = threading.Thread(target=_run, args=(loop, self._thread), name=f"{name}-loop", daemon=True)
-                thread.start()
-                self._loop, self._thread = loop, thread
-            worker = AsyncWorker(self, self._loop, self._thread, name)
-            self._working += 1
-            asyncio.run_coroutine_threadsafe(worker.run(work), self._loop)
-        return worker
+            worker = None if self._home is None else self._home.start(work, name)
+            while worker is None:
+                self._home = _Home(name, before=self._home)
+                worker = self._home.start(work, name)
+            return worker
 
     def close(self) -> None:
-        with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
-                loop.call_soon_threadsafe(loop.stop)
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(2.0)
-
-
-def _run(loop: asyncio.AbstractEventLoop, before: threading.Thread | None) -> None:
-    """The thread of a loop. It outlives the one before, so that waiting for it is waiting for both."""
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-    finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(_settle(loop))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
-    if before is not None:
-        before.join()
+        home, self._home = self._home, None
+        if home is not None:
+            home.end()
+            if home.thread is not threading.current_thread():
+                home.thread.join(2.0)
 
 
 async def _settle(loop: asyncio.AbstractEventLoop) -> None:

@@ -70,7 +70,10 @@ class Executor(ABC):
 
     @abstractmethod
     def start(self, work: Callable[[Any], Any], name: str) -> Worker:
-        """Start a worker that runs ``work(worker)`` (awaits it, if `asynchronous`)."""
+        """Start a worker that runs ``work(worker)`` (awaits it, if `asynchronous`).
+
+        Several threads may do so at once. Workers may all end, and others be started later.
+        """
 
     def close(self) -> None:
         """Called after all workers have ended."""
