@@ -28,8 +28,11 @@ class AsyncWorker(Worker):
         self._woken = asyncio.Event()
         self._ended = threading.Event()
         self._running: asyncio.Task[None] | None = None
+        self._interrupted = False
 
     async def run(self, work: Callable[[Any], Awaitable[None]]) -> None:
+        if self._interrupted:
+            return
         self._running = asyncio.current_task()
         # An interrupt means that the loader is closing.
         with contextlib.suppress(asyncio.CancelledError):
@@ -51,6 +54,7 @@ class AsyncWorker(Worker):
         self._home.call(self._cancel)
 
     def _cancel(self) -> None:
+        self._interrupted = True
         if self._running is not None:
             self._running.cancel()
 

@@ -38,6 +38,8 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     """
     HERE.crew = crew
     worker.turn()
+    if crew.closed:
+        return
     if grow:
         with LOCK:
             crew.rouse()
