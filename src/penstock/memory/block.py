@@ -1,0 +1,436 @@
+"""Blocks: shared memory that the parent process owns, lends out and uses again.
+
+A batch that a worker process makes is written into a block, and the parent looks at it there. New memory
+costs a page fault for every 4 KB, many times the copy itself; a block that is used again costs none.
+
+Guarantees:
+
+* A block is lent again only when the last view of its array has died: of numpy, torch, DLPack or anything
+  else that holds the array. A batch that is kept keeps its memory, also after `Blocks.close`.
+* Memory is reserved when a block is made. Too little of it is an exception there, never a bus error later.
+* Blocks have no name, so nothing is left of them when their processes have ended, however they ended.
+* A process holds one descriptor per block that it owns, within a bound over all `Blocks`, and none for a
+  block that it was handed. The owner keeps its descriptor for workers that start later.
+* A forked child owns none of its parent's blocks. What it inherited of their arrays keeps its values.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import count
+from queue import SimpleQueue
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import PenstockError
+from penstock.memory.segment import SENDABLE, Mapping, new_segment
+
+__all__ = ["Block", "BlockMap", "Blocks", "shared_copy"]
+
+Bytes: TypeAlias = NDArray[np.uint8]
+_Use: TypeAlias = tuple[int, int]  # a block's number and which of its uses
+
+#: blocks of one process, over all `Blocks`, whatever the limit on descriptors
+_MOST_BLOCKS = 256
+#: that limit is divided by this: the rest is the user's
+_SHARE_OF_DESCRIPTORS = 8
+#: how many acquires "lately" means where idle blocks are given back
+_LATELY = 256
+#: mappings that a process keeps of blocks it was handed; more than an owner ever has
+_MOST_MAPPED = 1024
+
+_numbers = count()
+
+
+class Block:
+    """One shared-memory segment: its number, its size in bytes, and the descriptor to send to other processes.
+
+    Page-aligned. The content is arbitrary: what the last use left.
+    """
+
+    __slots__ = ("_mapping", "_returned", "fd", "generation", "inherited", "lent", "number", "size")
+
+    def __init__(self, size: int, returned: SimpleQueue[_Use]) -> None:
+        self._mapping: Mapping | None
+        self.fd, self._mapping = new_segment(size)
+        self.number = next(_numbers)
+        self.size = size
+        #: which use this is; a view of an earlier one that dies late does not end it
+        self.generation = 0
+        #: the array of this use is out, and its death ends the use
+        self.lent = False
+        #: a forked child may look at it, so it is not used again
+        self.inherited = False
+        self._returned = returned
+
+    def view(self) -> Bytes:
+        """The memory, to write or read while the block is acquired. Keeps it mapped, but not acquired."""
+        return np.asarray(self._mapped())
+
+    def array(self) -> Bytes:
+        """The memory as an array whose death, views and all, releases the block. Once per `acquire`."""
+        if self.lent:
+            raise RuntimeError(f"block {self.number} has an array already; take views of that")
+        lease = _Lease(self._mapped(), self._returned, (self.number, self.generation))
+        self.lent = True
+        return np.asarray(lease)
+
+    def _mapped(self) -> Mapping:
+        if self._mapping is None:
+            raise PenstockError(f"block {self.number} is closed, or belongs to another process")
+        return self._mapping
+
+    def close(self, *, idle: bool = False) -> None:
+        """Let go of descriptor and memory. Arrays stay valid; the memory is free when the last has died.
+
+        With `idle`, nobody looks at it: it is free at once, even where a worker still maps it.
+        """
+        mapping, self._mapping = self._mapping, None
+        if mapping is None:
+            return
+        _owned.discard(self.number)
+        fd, self.fd = self.fd, -1
+        os.close(fd)
+        if idle and not self.inherited:
+            mapping.free()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_returned"):  # it was made
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Block {self.number}: {self.size} bytes, use {self.generation}>"
+
+
+class _Lease:
+    """Stands behind a block's array. Its `__del__` may run in any thread, inside the garbage collector."""
+
+    __slots__ = ("__array_interface__", "mapping", "returned", "use")
+
+    def __init__(self, mapping: Mapping, returned: SimpleQueue[_Use], use: _Use) -> None:
+        self.__array_interface__ = mapping.__array_interface__
+        self.mapping = mapping
+        self.returned = returned
+        self.use = use
+
+    def __del__(self) -> None:
+        self.returned.put(self.use)
+
+
+class Blocks:
+    """The blocks of one owner, at most `limit_bytes` of them. May be used by several threads.
+
+    >>> blocks = Blocks(limit_bytes=1_000_000)
+    >>> block = blocks.acquire(600_000)
+    >>> batch = block.array()
+    >>> blocks.acquire(600_000)              # all are out: copy, do not wait
+    >>> row = batch[:1000]
+    >>> del batch, row
+    >>> blocks.acquire(600_000) is block     # warm
+    True
+    >>> blocks.close()
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._blocks: dict[int, Block] = {}
+        self._idle: dict[int, Block] = {}  # the one idle longest first
+        self._returned: SimpleQueue[_Use] = SimpleQueue()
+        self._bytes = self._bytes_out = 0
+        self._acquired = self._peak = self._peak_before = 0
+        self._closed = self._elsewhere = False
+        _living[id(self)] = self
+
+    def acquire(self, nbytes: int) -> Block | None:
+        """A block of at least `nbytes`; None where the limit allows none now, and after `close`.
+
+        Raises PenstockError where the system refuses the memory.
+        """
+        if self._elsewhere:
+            raise PenstockError("the blocks belong to another process; make a new loader after the fork")
+        block = None
+        try:
+            with self._lock:
+                self._drain()
+                if not self._closed and SENDABLE:
+                    block = self._idle_for(size := _size_for(nbytes)) or self._new(size)
+                if block is not None:
+                    self._lend(block)
+        finally:
+            self._settle()
+        return None if self._closed else block
+
+    def release(self, number: int, generation: int | None = None) -> None:
+        """Take back a block that has no array, such as that of a worker that has died. Never waits.
+
+        Nobody may write to it any more. Does nothing if the block is idle, if its array decides, or if this
+        use of it is over.
+        """
+        block = self._blocks.get(number)
+        if block is not None and not block.lent and generation in (None, block.generation):
+            self._returned.put((number, block.generation))
+
+    def __getitem__(self, number: int) -> Block:
+        """The block with that number. KeyError if it was given back."""
+        return self._blocks[number]
+
+    def numbers(self) -> set[int]:
+        """The blocks there are. A worker may drop any other that it was handed."""
+        return set(self._blocks)
+
+    def stats(self) -> dict[str, int]:
+        """How many blocks and bytes there are, and how many of them are out."""
+        with self._lock:
+            self._drain()
+            stats = {
+                "blocks": len(self._blocks),
+                "blocks_out": len(self._blocks) - len(self._idle),
+                "bytes": self._bytes,
+                "bytes_out": self._bytes_out,
+            }
+        self._settle()
+        return stats
+
+    def close(self) -> None:
+        """Give everything back; what is still looked at, when the last view dies. May be called again.
+
+        Never waits: the garbage collector may call it while its own thread is inside `acquire`.
+        """
+        self._closed = True
+        self._settle()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _drain(self) -> None:
+        returned = self._returned
+        while not returned.empty():
+            number, generation = returned.get_nowait()
+            block = self._blocks.get(number)
+            if block is not None and block.generation == generation and number not in self._idle:
+                self._take_back(block)
+
+    def _take_back(self, block: Block) -> None:
+        block.lent = False
+        self._bytes_out -= block.size
+        self._idle[block.number] = block
+        if block.inherited:
+            self._give_back(block)
+
+    def _lend(self, block: Block) -> None:
+        block.generation += 1
+        self._bytes_out += block.size
+        self._peak = max(self._peak, self._bytes_out)
+        self._acquired += 1
+        if self._acquired % _LATELY == 0:
+            # Two spans, so that a peak is remembered for at least one.
+            self._shrink(to_bytes=max(self._peak, self._peak_before))
+            self._peak_before, self._peak = self._peak, self._bytes_out
+
+    def _idle_for(self, size: int) -> Block | None:
+        """The idle block used last of this size, or a larger one where that is no great waste."""
+        best: Block | None = None
+        for block in reversed(self._idle.values()):
+            if block.size == size:
+                best = block
+                break
+            if block.size > size and (best is None or block.size < best.size):
+                best = block
+        if best is None or (best.size > 2 * size and self._has_room(size)):
+            return None
+        return self._idle.pop(best.number)
+
+    def _new(self, size: int) -> Block | None:
+        if self._bytes_out + size > self.limit_bytes:
+            return None
+        while self._idle and not self._has_room(size):
+            self._give_back_oldest()
+        if not self._has_room(size):
+            return None  # other owners have all the descriptors
+        while True:
+            try:
+                block = Block(size, self._returned)
+                break
+            except OSError as exc:
+                if self._idle:  # they may be what is in the way
+                    self._shrink(to_bytes=0)
+                elif exc.errno in (errno.EMFILE, errno.ENFILE):
+                    return None
+                else:
+                    raise _refused(size, exc, self._blocks.values()) from exc
+        _owned.add(block.number)
+        self._blocks[block.number] = block
+        self._bytes += size
+        return block
+
+    def _has_room(self, size: int) -> bool:
+        return self._bytes + size <= self.limit_bytes and len(_owned) < _most_blocks()
+
+    def _shrink(self, to_bytes: int) -> None:
+        while self._bytes > to_bytes and self._idle:
+            self._give_back_oldest()
+
+    def _give_back_oldest(self) -> None:
+        self._give_back(next(iter(self._idle.values())))
+
+    def _give_back(self, block: Block) -> None:
+        del self._idle[block.number], self._blocks[block.number]
+        self._bytes -= block.size
+        block.close(idle=True)
+
+    def _settle(self) -> None:
+        """Give everything back if this is closed. Whoever has the lock comes here after letting go of it."""
+        if self._closed and self._lock.acquire(blocking=False):
+            try:
+                self._drain()
+                self._shrink(to_bytes=0)
+                self._forget()
+            finally:
+                self._lock.release()
+
+    def _forget(self) -> None:
+        for block in self._blocks.values():
+            block.close()
+        self._blocks, self._idle = {}, {}
+        self._bytes = self._bytes_out = 0
+
+    def _before_fork(self) -> None:
+        for block in list(self._blocks.values()):
+            block.inherited |= block.lent
+
+    def _after_fork_in_child(self) -> None:
+        self._elsewhere = True
+        self._lock = threading.Lock()  # nobody may be left to release the other
+        self._forget()
+
+
+class BlockMap:
+    """The blocks that a process was handed, by number.
+
+    The owner sends `block.fd` over a Unix socket once, with number and size, and from then on the number.
+    It says which to drop: those that `Blocks.numbers` no longer has. Beyond `most`, the oldest is dropped.
+    """
+
+    def __init__(self, most: int = _MOST_MAPPED) -> None:
+        self.most = most
+        self._mappings: dict[int, Mapping] = {}
+
+    def attach(self, number: int, fd: int, size: int, *, writable: bool = True) -> None:
+        """Map a block, and close `fd`: receive it with `MSG_CMSG_CLOEXEC`, so that no other program gets it.
+
+        A writable block is warm from here on; a read-only one, such as a `shared_copy`, as it is read.
+        """
+        try:
+            if (there := os.fstat(fd).st_size) < size:
+                raise PenstockError(f"block {number} has {there} bytes, and not the {size} it should have")
+            mapping = Mapping(fd, size, writable=writable, warm=writable)
+        except OSError as exc:
+            raise _refused(size, exc, self._mappings.values()) from exc
+        finally:
+            os.close(fd)
+        self._mappings.pop(number, None)
+        self._mappings[number] = mapping
+        while len(self._mappings) > self.most:
+            self.drop(next(iter(self._mappings)))
+
+    def view(self, number: int) -> Bytes:
+        """The memory of a block. KeyError if it is not attached."""
+        return np.asarray(self._mappings[number])
+
+    def drop(self, number: int) -> None:
+        """Forget a block; its memory stays mapped while there are views. Does nothing if it is not attached."""
+        self._mappings.pop(number, None)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._mappings
+
+    def __len__(self) -> int:
+        return len(self._mappings)
+
+    def close(self) -> None:
+        """Drop all."""
+        self._mappings.clear()
+
+
+def shared_copy(array: NDArray[Any]) -> tuple[NDArray[Any], Block]:
+    """The array in shared memory, read-only, and the block to hand to workers, which `attach` it read-only.
+
+    Closing the block ends the handing out; the array stays valid.
+
+    >>> copy, block = shared_copy(np.arange(6.0).reshape(2, 3))
+    >>> copy[1], copy.flags.writeable
+    (array([3., 4., 5.]), False)
+    >>> block.close()
+    """
+    if array.dtype.hasobject:
+        raise PenstockError(
+            f"an array of type {array.dtype} holds Python objects, which cannot be in shared memory; "
+            "make it an array of numbers or fixed-size strings, or give the objects as a list"
+        )
+    size = _whole_pages(array.nbytes)
+    try:
+        block = Block(size, SimpleQueue())
+    except OSError as exc:
+        raise _refused(size, exc) from exc
+    mapping = block._mapped()
+    np.ndarray(array.shape, array.dtype, buffer=np.asarray(mapping))[...] = array
+    mapping.freeze()
+    return np.ndarray(array.shape, array.dtype, buffer=np.asarray(mapping)), block
+
+
+def _whole_pages(nbytes: int) -> int:
+    return max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+
+
+def _size_for(nbytes: int) -> int:
+    """Eight sizes per doubling, in whole pages: at most an eighth is unused, and batches share blocks.
+
+    >>> [_size_for(n) / 2**20 for n in (9_633_792, 9_700_000, 10_485_760, 10_485_761)]
+    [10.0, 10.0, 10.0, 11.0]
+    """
+    step = 1 << max(0, (nbytes - 1).bit_length() - 4)
+    return _whole_pages(-(-nbytes // step) * step)
+
+
+def _most_blocks() -> int:
+    descriptors = os.sysconf("SC_OPEN_MAX")
+    return min(_MOST_BLOCKS, descriptors // _SHARE_OF_DESCRIPTORS) if descriptors > 0 else _MOST_BLOCKS
+
+
+def _refused(size: int, exc: OSError, held: Collection[Block | Mapping] = ()) -> PenstockError:
+    held_bytes = sum(one.size for one in held)
+    return PenstockError(
+        f"no shared memory for {size / 1e6:.1f} MB beside {len(held)} blocks of {held_bytes / 1e6:.1f} MB in all: "
+        f"{exc.strerror}; prefetch fewer batches, set loader(memory=), or raise the limit on memory "
+        "(the container's, ulimit -v or ulimit -f)"
+    )
+
+
+#: numbers of the blocks of all `Blocks` of this process, each with a descriptor
+_owned: set[int] = set()
+_living: weakref.WeakValueDictionary[int, Blocks] = weakref.WeakValueDictionary()
+
+
+def _each_living(do: Callable[[Blocks], None]) -> None:
+    for reference in _living.valuerefs():
+        if (blocks := reference()) is not None:
+            do(blocks)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=partial(_each_living, Blocks._before_fork),
+        after_in_child=partial(_each_living, Blocks._after_fork_in_child),
+    )
