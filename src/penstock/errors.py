@@ -10,6 +10,9 @@
     ├── WorkerDied           a worker ended without an answer
     ├── TooManyErrors        more samples failed than ``max_errors`` allows
     ├── StateMismatch        a saved state does not fit this pipeline
+    ├── CodecError           a sample could not be carried to another process, or not be rebuilt there
+    │   ├── NotCarried       a leaf of a type that is not carried
+    │   └── BadHeader        what came is damaged, or of another version
     ├── ServiceError         a data server or its client failed
     └── MissingExtra         an optional dependency is not installed
 
@@ -24,8 +27,11 @@ from __future__ import annotations
 from typing import Literal
 
 __all__ = [
+    "BadHeader",
+    "CodecError",
     "LengthUnknown",
     "MissingExtra",
+    "NotCarried",
     "PenstockError",
     "PlanError",
     "RaggedBatch",
@@ -72,6 +78,18 @@ class TooManyErrors(PenstockError):
 
 class StateMismatch(PenstockError):
     """A saved state belongs to another pipeline; the message names the difference."""
+
+
+class CodecError(PenstockError):
+    """A tree could not be carried, or not be rebuilt."""
+
+
+class NotCarried(CodecError, TypeError):
+    """A leaf of a type that has no place in a header. The message says which leaf, and which type."""
+
+
+class BadHeader(CodecError, ValueError):
+    """A header that is damaged, of another version, or does not fit its memory."""
 
 
 class ServiceError(PenstockError):
