@@ -79,16 +79,19 @@ class Program:
         else:
             chunk = self._read(ticket.first, ticket.last, task)
         for part in self.parts:
-            if isinstance(part, FusedMaps):
-                chunk = part.run(chunk, task) if chunk.samples else chunk
-            elif part.op.effect is Effect.REGROUPS:
-                chunk = self.regrouped(part, chunk, task)
-            else:
-                chunk = applied(part, chunk, task)
+            chunk = self.after(part, chunk, task)
         if type(chunk.samples) is not list:
             chunk.samples = list(chunk.samples)
         chunk.final = True
         return chunk
+
+    def after(self, part: Part, chunk: Chunk, task: Task) -> Chunk:
+        """`chunk` after a part that makes no more samples than it gets."""
+        if isinstance(part, FusedMaps):
+            return part.run(chunk, task) if chunk.samples else chunk
+        if part.op.effect is Effect.REGROUPS:
+            return self.regrouped(part, chunk, task)
+        return applied(part, chunk, task)
 
     def chunks(self, ticket: Ticket, task: Task) -> Iterator[Chunk]:
         """The chunks of one ticket, in order. The last may end in a failure."""
@@ -311,16 +314,11 @@ def _parted(steps: Sequence[Step]) -> tuple[Part, ...]:
 def _through(program: Program, parts: Sequence[Part], chunk: Chunk, task: Task) -> Iterator[Chunk]:
     """`chunk` through some parts of a program."""
     for number, part in enumerate(parts):
-        if isinstance(part, FusedMaps):
-            chunk = part.run(chunk, task) if chunk.samples else chunk
-        elif part.op.effect is Effect.EXPANDS:
+        if not isinstance(part, FusedMaps) and part.op.effect is Effect.EXPANDS:
             for piece in program.expanded(part, chunk, task):
                 yield from _through(program, parts[number + 1 :], piece, task)
             return
-        elif part.op.effect is Effect.REGROUPS:
-            chunk = program.regrouped(part, chunk, task)
-        else:
-            chunk = applied(part, chunk, task)
+        chunk = program.after(part, chunk, task)
     if not chunk.blank:
         if type(chunk.samples) is not list:
             chunk.samples = list(chunk.samples)

@@ -97,9 +97,7 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
     if isinstance(job, Pull):
         inlet: Any = job.stage_run.inlet
         return partial(run.engine.pulled, job, inlet.pull(job.most, worker.name))
-    began = perf_counter()
-    parts: list[Chunk] = []
-    done = False
+    stint = _Stint(job, worker)
     try:
         program = job.stage_run.lane.program
         begins = job.chunks is None
@@ -112,12 +110,10 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
             whole = program.simple and job.expected == 1 and not job.ticket.losses
             job.chunks = (program.whole(job.ticket, job.task),) if whole else program.chunks(job.ticket, job.task)
         for chunk in job.chunks:
-            parts.append(chunk)
-            done = chunk.final or chunk.failure is not None
-            if done or _enough(job, chunk, began):
+            if stint.add(chunk):
                 break
         else:
-            done = True
+            stint.done = True
     except Abandoned:
         worker.retired = True
         return None
@@ -125,39 +121,61 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
         if inline and isinstance(exc, KeyboardInterrupt):
             run.engine.dropped(job, worker)
             raise
-        parts.append(_broken(job, exc))
-        done = True
-    if job.task is not None:
-        job.task.rest()
-    return partial(run.engine.handed_in, job, worker, _joined(job, parts), done, perf_counter() - began)
+        stint.broken(exc)
+    return stint.ended()
 
 
 async def _execute_async(job: Job, worker: Any) -> None:
-    run = job.stage_run.run
-    began = perf_counter()
-    parts: list[Chunk] = []
-    done = False
+    """The same on an event loop."""
+    stint = _Stint(job, worker)
     try:
         if job.chunks is None:
             job.chunks = chunks_async(job.stage_run.lane.program, job.ticket, _task(job, worker, False))
-        run.engine.tasks[worker] = job
+        job.stage_run.run.engine.tasks[worker] = job
         async for chunk in job.chunks:
-            parts.append(chunk)
-            done = chunk.final or chunk.failure is not None
-            if done or _enough(job, chunk, began):
+            if stint.add(chunk):
                 break
         else:
-            done = True
-        if done:
+            stint.done = True
+        if stint.done:
             await job.chunks.aclose()
     except BaseException as exc:
         if interrupted(exc):
             raise
-        parts.append(_broken(job, exc))
-        done = True
-    if job.task is not None:
-        job.task.rest()
-    discard(run.engine.handed_in(job, worker, _joined(job, parts), done, perf_counter() - began))
+        stint.broken(exc)
+    discard(stint.ended()())
+
+
+class _Stint:
+    """One worker's time with one job: the chunks it has made, and whether the job is done."""
+
+    __slots__ = ("began", "done", "job", "parts", "worker")
+
+    def __init__(self, job: Job, worker: Any) -> None:
+        self.job = job
+        self.worker = worker
+        self.parts: list[Chunk] = []
+        self.done = False
+        self.began = perf_counter()
+
+    def add(self, chunk: Chunk) -> bool:
+        """One more chunk; True if it is time to hand in."""
+        self.parts.append(chunk)
+        self.done = chunk.final or chunk.failure is not None
+        return self.done or _enough(self.job, chunk, self.began)
+
+    def broken(self, exc: BaseException) -> None:
+        """It ended in what is not the failure of a single call."""
+        self.parts.append(_broken(self.job, exc))
+        self.done = True
+
+    def ended(self) -> HandIn:
+        """Nothing is in hand any more. Returns what hands in what came out."""
+        job = self.job
+        if job.task is not None:
+            job.task.rest()
+        chunk, seconds = _joined(job, self.parts), perf_counter() - self.began
+        return partial(job.stage_run.run.engine.handed_in, job, self.worker, chunk, self.done, seconds)
 
 
 def _enough(job: Job, chunk: Chunk, began: float) -> bool:
