@@ -346,3 +346,19 @@ def test_an_epoch_that_was_broken_off_is_not_kept_though_workers_went_on_to_its_
     with drawn.loader(seed=1, **layout.loader) as plain:
         plain.set_epoch(3)
         assert list(plain) == whole
+
+
+@any_threads
+def test_passes_of_a_repeat_play_what_the_first_has_recorded(layout):
+    reads = []
+
+    def records():
+        reads.append(1)
+        return range(3)
+
+    drawn = ps.from_iterable(records).map(lambda x, rng: int(rng.integers(1 << 40)), rng=True, **layout.place)
+    with drawn.cache().repeat(3).loader(epochs=1, **layout.loader) as loader:
+        first, *_ = samples = list(loader)
+    assert samples == samples[:3] * 3
+    assert len(reads) == 1
+    assert first != samples[1]

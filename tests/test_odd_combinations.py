@@ -172,6 +172,12 @@ def test_what_a_sequence_keeps_cannot_be_written_to(kept):
             array[0] = 1
 
 
+def test_arrays_behind_a_sample_of_another_kind_cannot_be_written_to_either():
+    mixed = [None, *(np.zeros(2) for _ in range(200))]
+    batches = ps.from_sequence(mixed).batch(4, collate=list)
+    assert not any(item.flags.writeable for batch in batches for item in batch if item is not None)
+
+
 def test_numpy_integers_are_numbers_everywhere():
     two = np.int64(2)
     pipeline = ps.from_sequence(range(8)).shuffle(seed=two).take(two * 3).map(abs, workers=two).batch(two)

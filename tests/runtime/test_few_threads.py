@@ -2,8 +2,13 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
+
+import penstock as ps
+from penstock import executors
+from penstock.executors.threads import ThreadExecutor
 
 LIMITED = """
 import resource, threading, warnings
@@ -45,3 +50,45 @@ class TestLimited:
         (said, *_) = self.said(spare=100 << 20)
         assert said.startswith("not one thread worker could be started")
         assert "ulimit" in said
+
+
+class TestStartingFails:
+    """An executor that does not start its n-th worker."""
+
+    @pytest.fixture
+    def failing(self, monkeypatch):
+        def register(nth: int, exc: BaseException) -> None:
+            class Failing(ThreadExecutor):
+                kind = "failing"
+                asked = 0
+
+                def start(self, work, name):
+                    Failing.asked += 1
+                    if Failing.asked == nth:
+                        time.sleep(0.1)  # long enough for those that were started to have nothing left to do
+                        raise exc
+                    return super().start(work, name)
+
+            monkeypatch.setitem(executors._OWN, "failing", Failing)
+
+        return register
+
+    @pytest.mark.parametrize("once", [True, False])
+    def test_the_ticket_goes_to_a_worker_that_has_nothing_to_do(self, failing, once):
+        failing(2, RuntimeError("no more"))
+        pipeline = ps.from_sequence(range(2)).filter(lambda x: x == 1, on="failing", workers=2)
+        loader = pipeline if once else pipeline.loader(epochs=1)
+        with pytest.warns(RuntimeWarning, match="only 1 failing workers could be started: no more"):
+            found = list(loader)
+        assert found == [1]
+        if not once:
+            loader.close()
+
+    @pytest.mark.parametrize("nth", [1, 3])
+    def test_after_ctrl_c_the_loader_can_be_read_again(self, failing, nth):
+        failing(nth, KeyboardInterrupt())
+        with ps.from_sequence(range(50)).map(lambda x: x, on="failing", workers=8).loader() as loader:
+            with pytest.raises(KeyboardInterrupt):
+                for _ in range(3):
+                    list(loader)
+            assert list(loader) == list(range(50))

@@ -77,7 +77,11 @@ class _Home:
         self._lock = threading.Lock()
         self._workers = 0
         self._ending = False
-        self.thread.start()
+        try:
+            self.thread.start()
+        except BaseException:
+            self.loop.close()
+            raise
 
     def start(self, work: Callable[[Any], Awaitable[None]], name: str) -> AsyncWorker | None:
         """A new worker; None if the last one has just left, and the loop with it."""

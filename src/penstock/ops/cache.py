@@ -57,14 +57,14 @@ class Cache(Op[In, In]):
 
     def settled(self, memo: dict[str, Any]) -> bool:
         tape = memo.get("tape")
-        return tape is not None and (tape.valid or tape.full)
+        return tape is not None and (tape.kept or tape.full)
 
     def left(self, memo: dict[str, Any], whole: bool) -> None:
         # Workers may have recorded an epoch to its end that the training loop has broken off.
         tape = memo.get("tape")
-        if tape is not None and not tape.valid:
-            tape.valid = tape.complete and whole
-            if not tape.valid:
+        if tape is not None and not tape.kept:
+            tape.kept = tape.complete and whole
+            if not tape.kept:
                 tape.erase()
 
 
@@ -98,8 +98,8 @@ class _Tape:
         self.max_bytes = max_bytes
         #: an epoch does not fit
         self.full = False
-        #: it has been read to its end too, and is played from now on
-        self.valid = False
+        #: it has been read to its end too, and is there for good
+        self.kept = False
         self.erase()
 
     def erase(self) -> None:
@@ -117,7 +117,7 @@ class _Replay(Joint):
         self.tape = tape
         self.epoch = epoch
         self.next = 0
-        self.playing = tape.valid
+        self.playing = tape.complete
         self.bytes = 0
         self.samples: list[Any] = []
         self.places: list[Place] = []

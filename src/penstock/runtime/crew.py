@@ -123,7 +123,7 @@ class Crew:
         self._coming.discard(worker)
         job = self.find(StageRun.take)
         if job is None:
-            if not self.shared and all(client.winds_down for client in self.clients):
+            if not self.shared and not self._starting and all(client.winds_down for client in self.clients):
                 worker.retired = True
                 if worker in self.workers:
                     self.workers.remove(worker)
@@ -162,25 +162,39 @@ class Crew:
         Starting takes a while, so whoever can calls this without holding the lock.
         """
         self._started += 1
-        worker = None
+        box = [job]
         try:
-            worker = self.executor.start(partial(self.work, self, [job], grow), f"{self.name}.{self._started}")
-        except Exception as exc:
-            lack = exc
+            worker = self.executor.start(partial(self.work, self, box, grow), f"{self.name}.{self._started}")
+        except BaseException as exc:
+            with LOCK:
+                self._starting -= 1
+                _put_back(box)
+                if not isinstance(exc, Exception):
+                    raise  # Ctrl-C, perhaps after the worker has begun: then it comes by itself
+                self._cannot_grow(exc)
+                self.rouse()
+            return
         with LOCK:
             self._starting -= 1
-            if worker is None:
-                job.stage_run.untaken(job)
-                self._cannot_grow(lack)
-                return
-            (self.leaving if worker.retired else self.workers).append(worker)
+            self.enlist(worker)
             job.stage_run.run.engine.spread()
             if not self.closed:
                 return
         # Closed meanwhile, by someone who could not know of this worker.
         worker.unpark()
         worker.interrupt()
-        worker.join(1.0)
+        if not grow:
+            worker.join(1.0)
+
+    def enlist(self, worker: Worker) -> None:
+        """A new worker is here: who started it says so, and the worker itself, should the other not come to it."""
+        if worker not in self.workers and worker not in self.leaving:
+            (self.leaving if worker.retired else self.workers).append(worker)
+
+    def unopened(self, job: Job | Pull) -> None:
+        """No worker is going to be started for `job` after all."""
+        self._starting -= 1
+        job.stage_run.untaken(job)
 
     def _look(self, what: Callable[[StageRun], Found]) -> Found | None:
         """As `find`. Looking may bring something to light and rouse all crews; this one will see it by itself."""
@@ -193,8 +207,9 @@ class Crew:
     def _cannot_grow(self, exc: Exception) -> None:
         """The system gives no more workers: those that are here do the work, or nobody can."""
         self.lack = exc
-        self.size = len(self.workers)
-        if not self.workers:
+        here = len(self.workers) + self._starting
+        self.size = max(here, 1)
+        if not here:
             self.closed = True
             for client in self.clients:
                 client.crew_closed()
@@ -258,6 +273,15 @@ class Crew:
                     RuntimeWarning,
                     stacklevel=3,
                 )
+
+
+def _put_back(box: list[Job | Pull]) -> None:
+    """The worker was not started: its ticket waits for another, unless the worker has taken it out after all."""
+    try:
+        job = box.pop()
+    except IndexError:
+        return
+    job.stage_run.untaken(job)
 
 
 def crew_for(site: Site, work: Any, work_async: Any) -> Crew:

@@ -328,8 +328,7 @@ class Engine:
                     openings = self._openings() if found is None else []
                 began = perf_counter() if began is None else began
                 if openings:
-                    for job in openings:
-                        job.stage_run.lane.crew.start(job)  # with nothing to read, there is time for that
+                    self._start(openings)  # with nothing to read, there is time for that
                     continue
                 if found is not None:
                     nested.works()
@@ -366,6 +365,17 @@ class Engine:
             while len(found) < _BURST and (job := crew.opening()) is not None:
                 found.append(job)
         return found
+
+    def _start(self, openings: list[Job | Pull]) -> None:
+        try:
+            while openings:
+                job = openings.pop(0)
+                job.stage_run.lane.crew.start(job)
+        except BaseException:  # Ctrl-C
+            with LOCK:
+                for job in openings:
+                    job.stage_run.lane.crew.unopened(job)
+            raise
 
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
         """Park until something changes, a call runs out of time, or the batch does."""

@@ -43,7 +43,13 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     if grow:
         with LOCK:
             crew.rouse()
-    hand_in = _run(first.pop(), worker)
+    job: Job | Pull | None = _out_of(first)
+    if job is None:
+        return
+    hand_in = _run(job, worker)
+    job = None
+    with LOCK:
+        crew.enlist(worker)
     while True:
         worker.turn()
         with LOCK:
@@ -62,12 +68,23 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
             job = None
 
 
+def _out_of(box: list[Job | Pull]) -> Job | Pull | None:
+    """The first ticket, unless whoever started the worker was interrupted and has put it back."""
+    try:
+        return box.pop()
+    except IndexError:
+        return None
+
+
 async def work_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     """The life of a coroutine. It begins as that of a thread does."""
-    if grow:
-        with LOCK:
+    with LOCK:
+        crew.enlist(worker)
+        if grow:
             crew.rouse()
-    job: Job | Pull | None = first.pop()
+    job = _out_of(first)
+    if job is None:
+        return
     while True:
         if isinstance(job, Pull):
             execute(job, worker)

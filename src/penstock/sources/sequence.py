@@ -84,12 +84,9 @@ class SequenceSource(IndexedSource):
 
 def _safe(samples: Sequence[Any]) -> Sequence[Any]:
     """Items of a list of the user's, which will be read again: safe to hand out."""
-    if not samples or isinstance(samples, range) or _immutable(samples[0]):
+    if isinstance(samples, range):
+        return samples
+    kinds = set(map(type, samples))
+    if kinds <= _IMMUTABLE or (kinds == {tuple} and all(_IMMUTABLE.issuperset(map(type, one)) for one in samples)):
         return samples
     return list(map(read_only, samples))
-
-
-def _immutable(sample: Any) -> bool:
-    if type(sample) is tuple:
-        return all(type(item) in _IMMUTABLE for item in sample)
-    return type(sample) in _IMMUTABLE
