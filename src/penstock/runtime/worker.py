@@ -48,8 +48,9 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
         return
     hand_in = _run(job, worker)
     job = None
-    with LOCK:
-        crew.enlist(worker)
+    if worker not in crew.workers:
+        with LOCK:
+            crew.enlist(worker)
     while True:
         worker.turn()
         with LOCK:
