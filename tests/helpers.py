@@ -1,5 +1,6 @@
 """What tests of ops and sources share: the layouts in which a pipeline must deliver the same stream."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,3 +80,12 @@ def until_error(samples: Any, kind: type[BaseException]) -> tuple[list[Any], Bas
         for sample in samples:
             seen.append(sample)
     return seen, caught.value
+
+
+def in_threads(function: Callable[[int], Any], count: int) -> None:
+    """Call ``function(number)`` in so many threads at once, and wait for all of them."""
+    threads = [threading.Thread(target=function, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

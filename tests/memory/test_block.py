@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.helpers import in_threads
 from tests.runtime.helpers import SOON_S, run_script
 
 from penstock import PenstockError
@@ -233,14 +234,9 @@ def test_threads_never_share_memory(blocks):
             if not np.all(array[::512] == mark):
                 wrong.append(mark)
 
-    threads = [threading.Thread(target=use, args=(mark,)) for mark in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(use, 4)
     assert not wrong
     assert not refused
-    del threads
     assert blocks.stats()["blocks"] <= 8
     assert blocks.stats()["blocks_out"] == 0
 

@@ -1,10 +1,10 @@
 """Memory of arrays that is used again."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
+from tests.helpers import in_threads
 
 import penstock as ps
 from penstock.memory.recycle import Recycler
@@ -71,11 +71,7 @@ def test_threads_never_share_memory():
             if not np.all(array[::64] == mark):
                 wrong.append(mark)
 
-    threads = [threading.Thread(target=use, args=(mark,)) for mark in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(use, 4)
     assert not wrong
 
 

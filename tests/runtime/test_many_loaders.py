@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from tests.helpers import in_threads
 
 import penstock as ps
 
@@ -105,9 +106,5 @@ def test_loaders_in_three_threads_do_not_disturb_each_other(seed):
                 wrong.append((how.__name__, exc))
                 return
 
-    threads = [threading.Thread(target=use, args=(lane,)) for lane in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(use, 3)
     assert not wrong

@@ -23,7 +23,7 @@ from penstock.executors.executor import Executor, Worker
 from penstock.plan.plan import Site
 from penstock.runtime.stage_run import Job, Pull, StageRun
 
-__all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for"]
+__all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for", "out_of"]
 
 # An RLock, because a finalizer of the user's may run wherever memory is allocated.
 LOCK = threading.RLock()
@@ -168,7 +168,8 @@ class Crew:
         except BaseException as exc:
             with LOCK:
                 self._starting -= 1
-                _put_back(box)
+                if out_of(box) is not None:
+                    job.stage_run.untaken(job)
                 if not isinstance(exc, Exception):
                     raise  # Ctrl-C, perhaps after the worker has begun: then it comes by itself
                 self._cannot_grow(exc)
@@ -275,13 +276,12 @@ class Crew:
                 )
 
 
-def _put_back(box: list[Job | Pull]) -> None:
-    """The worker was not started: its ticket waits for another, unless the worker has taken it out after all."""
+def out_of(box: list[Job | Pull]) -> Job | Pull | None:
+    """The first ticket of a worker: the worker takes it out, or whoever could not start it. Only one of them."""
     try:
-        job = box.pop()
+        return box.pop()
     except IndexError:
-        return
-    job.stage_run.untaken(job)
+        return None
 
 
 def crew_for(site: Site, work: Any, work_async: Any) -> Crew:

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.runtime.calls import interrupted
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
-from penstock.runtime.crew import HERE, LOCK, Crew
+from penstock.runtime.crew import HERE, LOCK, Crew, out_of
 from penstock.runtime.failure import take_note
 from penstock.runtime.program_async import chunks_async
 from penstock.runtime.sizing import TARGET_S
@@ -43,7 +43,7 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     if grow:
         with LOCK:
             crew.rouse()
-    job: Job | Pull | None = _out_of(first)
+    job: Job | Pull | None = out_of(first)
     if job is None:
         return
     hand_in = _run(job, worker)
@@ -69,21 +69,13 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
             job = None
 
 
-def _out_of(box: list[Job | Pull]) -> Job | Pull | None:
-    """The first ticket, unless whoever started the worker was interrupted and has put it back."""
-    try:
-        return box.pop()
-    except IndexError:
-        return None
-
-
 async def work_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     """The life of a coroutine. It begins as that of a thread does."""
     with LOCK:
         crew.enlist(worker)
         if grow:
             crew.rouse()
-    job = _out_of(first)
+    job = out_of(first)
     if job is None:
         return
     while True:
