@@ -15,6 +15,10 @@ ROOT = Path(__file__).parent.parent / "src" / "penstock"
 #: lowest first; a name stands for the module and, if it is a package, for all in it that has no line of its own
 LAYERS = [
     ["errors"],
+    # how a process is started, and how it ends
+    ["executors.newborn"],
+    ["executors.ending", "executors.servers"],
+    ["executors.startup"],
     ["checks"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["executors.executor"],
@@ -22,7 +26,7 @@ LAYERS = [
     ["sources.source"],
     # what ops and sources say and check alike: names of functions, fields, counts
     ["ops.functions", "ops.fields"],
-    ["ops.call"],
+    ["ops.call", "executors.threads"],
     ["ops.*", "sources.*", "executors.*"],
     ["ops", "sources", "executors"],
     ["stats"],

@@ -23,6 +23,7 @@ from penstock.errors import (
     TooManyErrors,
     WorkerDied,
 )
+from penstock.executors.processes import Processes
 from penstock.executors.threads import Threads
 from penstock.ops.call import Retry
 from penstock.ops.functions import per_worker
@@ -41,6 +42,7 @@ __all__ = [
     "PenstockError",
     "Pipeline",
     "PlanError",
+    "Processes",
     "RaggedBatch",
     "Retry",
     "SampleInfo",

@@ -390,6 +390,7 @@ class Pipeline(Generic[T]):
         on: str | Pool | None = None,
         workers: Workers = None,
         inline: bool = False,
+        isolate: bool = False,
         memory: int | str | None = None,
         timeout_s: float | None = None,
         max_errors: float | None = None,
@@ -398,10 +399,11 @@ class Pipeline(Generic[T]):
 
         ``seed`` decides all random choices. ``epochs`` is how many will be read, so that none is
         begun in vain. ``on`` and ``workers`` place what has no placement. ``inline=True`` runs
-        everything in the calling thread, for a debugger. ``memory="2GB"`` bounds the bytes of
-        all samples on their way. A batch that does not come within ``timeout_s`` raises
-        ``ps.StageTimeout``. ``max_errors`` (a count, or a share below 1) ends a run with too many
-        failing samples.
+        everything in the calling thread, for a debugger. ``isolate=True`` runs everything in a
+        process of its own, so that the loader's Python never takes the interpreter lock from the
+        training step. ``memory="2GB"`` bounds the bytes of all samples on their way. A batch that
+        does not come within ``timeout_s`` raises ``ps.StageTimeout``. ``max_errors`` (a count, or
+        a share below 1) ends a run with too many failing samples.
         """
         return Loader(
             self,
@@ -410,6 +412,7 @@ class Pipeline(Generic[T]):
             on=on,
             workers=workers,
             inline=inline,
+            isolate=isolate,
             memory=memory,
             timeout_s=timeout_s,
             max_errors=max_errors,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -912,3 +913,36 @@ def test_copies_and_blocks_of_one_process_have_different_numbers():
     with Blocks(MB) as one, Blocks(MB) as other:
         numbers = [block.number for block in (*copies, one.acquire(1), other.acquire(1))]
     assert len(set(numbers)) == 5
+
+
+# Blocks as a worker sees them.
+
+
+def test_a_worker_is_told_when_the_last_view_of_a_lent_block_has_died(blocks):
+    block, handed, returned = blocks.acquire(1000), BlockMap(), SimpleQueue()
+    handed.attach(block.number, os.dup(block.fd), block.size)
+    array = handed.array(block.number, 5, returned)
+    again = handed.array(block.number, 6, returned)
+    array[:10] = 3
+    row = array[3:7]
+    del array
+    gc.collect()
+    assert returned.empty()
+    handed.drop(block.number)
+    assert (row == 3).all()
+    del row
+    assert returned.get_nowait() == (block.number, 5)
+    del again
+    assert returned.get_nowait() == (block.number, 6)
+    assert (block.view()[:10] == 3).all()
+    with pytest.raises(KeyError):
+        handed.array(block.number, 7, returned)
+
+
+def test_what_is_written_to_a_private_mapping_stays_there(blocks):
+    block = blocks.acquire(MB)
+    block.view()[:] = 1
+    private = np.asarray(segment.Mapping(block.fd, block.size, private=True))
+    private[:10] = 2
+    assert (block.view() == 1).all()
+    assert (private[:11] == [2] * 10 + [1]).all()

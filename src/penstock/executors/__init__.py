@@ -8,11 +8,14 @@ from penstock.errors import PlanError
 from penstock.executors.coroutines import AsyncExecutor
 from penstock.executors.executor import Executor
 from penstock.executors.inline import InlineExecutor
+from penstock.executors.processes import ProcessExecutor
 from penstock.executors.threads import ThreadExecutor
 
 __all__ = ["find_executor"]
 
-_OWN: dict[str, type[Executor]] = {kind.kind: kind for kind in (InlineExecutor, ThreadExecutor, AsyncExecutor)}
+_OWN: dict[str, type[Executor]] = {
+    kind.kind: kind for kind in (InlineExecutor, ThreadExecutor, AsyncExecutor, ProcessExecutor)
+}
 
 
 def find_executor(kind: str) -> type[Executor]:

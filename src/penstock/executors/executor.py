@@ -44,6 +44,9 @@ class Worker(ABC):
     def interrupt(self) -> None:
         """End the call in hand, where that is possible."""
 
+    def forgo(self) -> None:
+        """Nobody may be waiting for what the worker has in hand: it need not go on with it."""
+
     @abstractmethod
     def join(self, timeout_s: float) -> bool:
         """Wait for the loop to return; False if it has not within `timeout_s`."""
@@ -65,8 +68,15 @@ class Executor(ABC):
     asynchronous: ClassVar[bool] = False
     #: has no workers: the reader itself runs every ticket
     inline: ClassVar[bool] = False
+    #: behind each worker is a process, which runs the tickets; see `penstock.executors.processes`
+    remote: ClassVar[bool] = False
     #: workers of an op that names this executor but no number
     default_workers: ClassVar[int] = 1
+
+    @classmethod
+    def of(cls, pool: Pool | None) -> Executor:
+        """An executor for a pool, with the pool's own settings, or for none."""
+        return cls()
 
     @abstractmethod
     def start(self, work: Callable[[Any], Any], name: str) -> Worker:

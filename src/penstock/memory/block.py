@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from penstock.errors import PenstockError
 from penstock.memory.segment import SENDABLE, Mapping, new_segment
 
-__all__ = ["Block", "BlockMap", "Blocks", "shared_copy"]
+__all__ = ["Block", "BlockMap", "Blocks", "shared_copy", "single_block"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
 _Use: TypeAlias = tuple[int, int]  # a block's number and which of its uses
@@ -111,7 +111,7 @@ class Block:
 
 
 class _Lease:
-    """Stands behind a block's array. Its `__del__` may run in any thread, inside the garbage collector."""
+    """Stands behind the array of a block. Its `__del__` may run in any thread, inside the garbage collector."""
 
     __slots__ = ("__array_interface__", "mapping", "returned", "use")
 
@@ -182,6 +182,11 @@ class Blocks:
     def __getitem__(self, number: int) -> Block:
         """The block with that number. KeyError if it was given back."""
         return self._blocks[number]
+
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks a process may have."""
+        return _most_blocks()
 
     def numbers(self) -> set[int]:
         """The blocks there are. A worker may drop any other that it was handed."""
@@ -349,6 +354,10 @@ class BlockMap:
         """The memory of a block. KeyError if it is not attached."""
         return np.asarray(self._mappings[number])
 
+    def array(self, number: int, use: int, returned: SimpleQueue[_Use]) -> Bytes:
+        """The memory of a block that is lent: when the last view has died, `(number, use)` is in `returned`."""
+        return np.asarray(_Lease(self._mappings[number], returned, (number, use)))
+
     def drop(self, number: int) -> None:
         """Forget a block; its memory stays mapped while there are views. Does nothing if it is not attached."""
         self._mappings.pop(number, None)
@@ -379,15 +388,20 @@ def shared_copy(array: NDArray[Any]) -> tuple[NDArray[Any], Block]:
             f"an array of type {array.dtype} holds Python objects, which cannot be in shared memory; "
             "make it an array of numbers or fixed-size strings, or give the objects as a list"
         )
-    size = _whole_pages(array.nbytes)
-    try:
-        block = Block(size, SimpleQueue())
-    except OSError as exc:
-        raise _refused(size, exc) from exc
+    block = single_block(array.nbytes)
     mapping = block._mapped()
     np.ndarray(array.shape, array.dtype, buffer=np.asarray(mapping))[...] = array
     mapping.freeze()
     return np.ndarray(array.shape, array.dtype, buffer=np.asarray(mapping)), block
+
+
+def single_block(nbytes: int) -> Block:
+    """A block of at least `nbytes` that belongs to no `Blocks`: it ends with `close`, or when it is dropped."""
+    size = _whole_pages(nbytes)
+    try:
+        return Block(size, SimpleQueue())
+    except OSError as exc:
+        raise _refused(size, exc) from exc
 
 
 def _whole_pages(nbytes: int) -> int:

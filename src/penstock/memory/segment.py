@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from functools import cache
 
-__all__ = ["SENDABLE", "Mapping", "new_segment"]
+__all__ = ["SENDABLE", "Mapping", "new_segment", "same_bytes"]
 
 #: memory is reserved in steps: in older kernels a signal undoes the step, and a profiler sends many
 _STEP_BYTES = 4 * 1024 * 1024
@@ -23,18 +23,23 @@ SENDABLE = hasattr(socket, "send_fds")
 class Mapping:
     """The memory of a segment in this process, unmapped when the last array over it has died.
 
-    mmap.mmap would hold a descriptor of its own for as long, before Python 3.13.
+    Where it is `private`, writes stay in this process: a page that is written to is copied first, and all
+    others are shared. mmap.mmap would hold a descriptor of its own for as long, before Python 3.13.
     """
 
     __slots__ = ("__array_interface__", "address", "size", "unmap")
 
-    def __init__(self, fd: int, size: int, *, writable: bool = True, warm: bool = False) -> None:
+    def __init__(
+        self, fd: int, size: int, *, writable: bool = True, warm: bool = False, private: bool = False
+    ) -> None:
         libc = _libc()
         # Its own reference: late in the interpreter's exit the module may have lost its names.
         self.unmap: Callable[[int, int], int] = libc.munmap
         self.address, self.size = 0, size
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if warm else 0)
+        flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
+        if warm:
+            flags |= getattr(mmap, "MAP_POPULATE", 0)
         address = libc.mmap(None, size, protection, flags, fd, 0)
         if address == ctypes.c_void_p(-1).value:
             raise OSError(code := ctypes.get_errno(), os.strerror(code))
@@ -69,7 +74,13 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.restype = address
     libc.munmap.argtypes = [address, size]
     libc.madvise.argtypes = [address, size, number]
+    libc.memcmp.argtypes = [address, address, size]
     return libc
+
+
+def same_bytes(address: int, other: int, nbytes: int) -> bool:
+    """Whether two places in memory hold the same. Other threads run meanwhile."""
+    return bool(_libc().memcmp(address, other, nbytes) == 0)
 
 
 def new_segment(size: int) -> tuple[int, Mapping]:

@@ -40,8 +40,11 @@ class Site:
     def __str__(self) -> str:
         if self.kind == "inline":
             return "in the reader's thread"
-        what = {"thread": "thread", "async": "coroutine"}.get(self.kind, f"{self.kind} worker")
-        text = f"{self.workers} {what}{'s' if self.workers > 1 else ''}"
+        what = {"thread": "thread", "async": "coroutine", "process": "process"}.get(
+            self.kind, f"{self.kind} worker"
+        )
+        many = "es" if what.endswith("s") else "s"
+        text = f"{self.workers} {what}{many if self.workers > 1 else ''}"
         return f"{text} of a shared pool" if self.pool is not None else text
 
 

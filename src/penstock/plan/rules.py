@@ -27,6 +27,9 @@ from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
 
 __all__ = ["Options", "flow_length", "make_plan"]
 
+#: arrays from this size on are shared with worker processes
+SHARED_BYTES = 1_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -201,12 +204,22 @@ class _Maker:
             raise PlanError(f"{source!r} is neither an indexed nor a stream source")
         draft = _Draft(feed, site, workers)
         if isinstance(source, IndexedSource) and site.kind != "inline":
-            draft.reasons.append("workers read their own samples; only positions reach them")
+            draft.reasons += _how_read(source, find_executor(site.kind).remote)
         for step in positions.orders:
             draft.reasons.append(f"{step.op.label} is computed from the position, nothing is stored")
         if isinstance(source, StreamSource):
+            if find_executor(site.kind).remote:
+                return self._opening_here(draft, place)
             draft.reasons.append("the stream is advanced by one worker at a time")
         return draft
+
+    def _opening_here(self, draft: _Draft, place: tuple[Site, int]) -> _Draft:
+        """A stream is read by a thread of this process; its samples travel to the others."""
+        reading = _Draft(draft.feed, *self._site(Placement("thread", 1)))
+        reading.reasons.append("the stream is read here, by one thread, and not in the worker processes")
+        after = _Draft(Joined((self._finished(reading),)), *place)
+        after.reasons.append("samples reach the worker processes through shared memory")
+        return after
 
     def _added(self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool) -> _Draft:
         op = step.op
@@ -227,7 +240,11 @@ class _Maker:
             draft.unit = op.group_size() or 1
             feed = draft.feed
             draft.block_read = (
-                not draft.steps and op.plain and isinstance(feed, Indexed) and feed.source.reads_batches
+                not draft.steps
+                and op.plain
+                and isinstance(feed, Indexed)
+                and feed.source.reads_batches
+                and not (find_executor(draft.site.kind).remote and feed.source.stays)
             )
             draft.hopeful = calls
             draft.steps.append(step)
@@ -311,6 +328,8 @@ class _Maker:
         self.labels[label] += 1
         if self.labels[label] > 1:
             label = f"{label}#{self.labels[label]}"
+        # Beside those in the making, one ticket waits in each worker process: what it costs to send one is hidden.
+        per_worker = 3 if find_executor(draft.site.kind).remote else 2
         return Stage(
             number=self.count,
             label=label,
@@ -321,13 +340,26 @@ class _Maker:
             ordered=draft.ordered,
             unit=draft.unit,
             interleave=draft.interleave,
-            bound_tickets=max(2 * draft.workers, draft.interleave + 1),
+            bound_tickets=max(per_worker * draft.workers, draft.interleave + 1),
             bound_samples=draft.buffer,
             block_read=draft.block_read,
             hopeful=draft.hopeful,
             cache_step=draft.cache_step,
             reasons=tuple(draft.reasons),
         )
+
+
+def _how_read(source: IndexedSource, remote: bool) -> list[str]:
+    """How samples get from an indexed source to the workers."""
+    if not remote:
+        return ["workers read their own samples; only positions reach them"]
+    if source.stays:
+        return [f"{source.stays}, is read here; its items travel with the tickets"]
+    reasons = ["worker processes read their own samples; only positions reach them"]
+    if source.heap_bytes >= SHARED_BYTES:
+        size = f"{source.heap_bytes / 1e6:,.0f} MB"
+        reasons.append(f"{size} of arrays are copied into shared memory once; all processes look at that")
+    return reasons
 
 
 def _carrying(stage: Stage) -> Op[Any, Any] | None:

@@ -137,11 +137,12 @@ class Calls:
         self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None = None
     ) -> list[Any]:
         self._call = (fn, extra)
-        if self.step.op.timeout_s is not None and not self.task.post.inline:
+        if (self.step.op.timeout_s is not None and not self.task.post.inline) or self.task.wary:
             return self._each_timed(samples)
         out: list[Any] = []
         self.task.begin(self, self.places, out, self.lost)
-        results = map(fn, samples) if extra is None else map(fn, samples, map(extra, range(len(samples))))
+        watched = self.task.watched(self.step, samples, self.places)
+        results = map(fn, watched) if extra is None else map(fn, watched, map(extra, range(len(samples))))
         while True:
             try:
                 # extend() keeps what came before an exception, so its length says which sample failed.
@@ -158,14 +159,14 @@ class Calls:
         """Sample by sample, with the time at which each call began on view."""
         out: list[Any] = []
         self.task.begin(self, self.places, out, self.lost)
-        for number in range(len(samples)):
-            failed = self.task.timeouts(self.step.number, self.places[number])
+        for number, _ in enumerate(self.task.watched(self.step, samples, self.places)):
+            known = self.task.verdict(self.step, self.places[number]) if self.task.wary else None
             try:
-                if failed:
-                    raise StageTimeout(f"{self.step.op.label} did not return within {self.step.op.timeout_s:g} s")
+                if known is not None:
+                    raise known[0]
                 out.append(self.recall(number))
             except BaseException as exc:
-                if not self._settle(number, exc, out, attempt=max(failed - 1, 0)):
+                if not self._settle(number, exc, out, attempt=0 if known is None else known[1]):
                     return out
         return out
 

@@ -91,6 +91,8 @@ class Crew:
         self._starting = 0
         self._turn = 0
         self._started = 0
+        #: processes that have died since the last one answered
+        self.deaths = 0
 
     # ------------------------------------------------------------------ under the lock
 
@@ -121,7 +123,7 @@ class Crew:
     def take(self, worker: Worker) -> Job | Pull | None:
         """A ticket for `worker`; None puts it among the idle, or retires it if there will be no more."""
         self._coming.discard(worker)
-        job = self.find(StageRun.take)
+        job = self.find(partial(StageRun.take, worker=worker) if self.executor.remote else StageRun.take)
         if job is None:
             if not self.shared and not self._starting and all(client.winds_down for client in self.clients):
                 worker.retired = True
@@ -143,10 +145,26 @@ class Crew:
             job = self.opening()
             if job is not None:
                 self.start(job, grow=True)
-        elif self._look(StageRun.runnable):
-            worker = self.idle.pop()
+            return
+        worker = self._able()
+        if worker is not None:
+            self.idle.remove(worker)
             self._coming.add(worker)
             worker.unpark()
+
+    def _able(self) -> Worker | None:
+        """An idle worker for which there is something to do."""
+        if not self.executor.remote:
+            return self.idle[-1] if self._look(StageRun.runnable) else None
+        # A ticket that was paused in a process can be gone on with only there.
+        return next(
+            (one for one in reversed(self.idle) if self._look(partial(StageRun.runnable, worker=one))), None
+        )
+
+    @property
+    def stretched(self) -> bool:
+        """All workers there may be are here, and none is idle: a ticket may wait behind another."""
+        return self._complete and not self._starting and not self.idle and not self._coming
 
     def opening(self) -> Job | Pull | None:
         """A runnable ticket that nobody is here for, and for which a worker is to be started."""
@@ -284,16 +302,17 @@ def out_of(box: list[Job | Pull]) -> Job | Pull | None:
         return None
 
 
-def crew_for(site: Site, work: Any, work_async: Any) -> Crew:
-    """The crew of a site: that of its pool, or a new one."""
-    executor = find_executor(site.kind)()
-    loop = work_async if executor.asynchronous else work
+def crew_for(site: Site, loop_of: Callable[[Executor], Any]) -> Crew:
+    """The crew of a site: that of its pool, or a new one, whose workers run the loop that fits."""
     pool = site.pool
+    if pool is not None and pool.live is not None and not pool.live.closed and pool.live.pid == os.getpid():
+        live: Crew = pool.live
+        return live
+    executor = find_executor(site.kind).of(pool)
+    loop = loop_of(executor)
     if pool is None:
         return Crew(executor, site.workers, site.kind, loop)
-    if pool.live is None or pool.live.closed or pool.live.pid != os.getpid():
-        pool.live = Crew(executor, site.workers, f"{site.kind}-pool", loop, shared=True)
-        # When nobody holds the pool any more, its workers end.
-        weakref.finalize(pool, Crew.dismiss, pool.live).atexit = False
-    crew: Crew = pool.live
+    pool.live = crew = Crew(executor, site.workers, f"{site.kind}-pool", loop, shared=True)
+    # When nobody holds the pool any more, its workers end.
+    weakref.finalize(pool, Crew.dismiss, crew).atexit = False
     return crew

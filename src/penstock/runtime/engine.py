@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from penstock.errors import PenstockError, StageTimeout
+from penstock.executors.executor import Executor
 from penstock.plan.plan import Indexed, Joined, Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.runtime.bridge import Bridge
@@ -26,8 +27,10 @@ from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import LOCK, Crew, crew_for
 from penstock.runtime.inlets import Pulled
+from penstock.runtime.portable import packed_program
 from penstock.runtime.program import Program
 from penstock.runtime.reader import Nested, Reader
+from penstock.runtime.remote import work_remote
 from penstock.runtime.run import Run
 from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
 from penstock.runtime.task import Bench
@@ -66,6 +69,8 @@ class Engine:
         self.reader = Reader()
         self.counters = ReaderCounters()
         self.stuck = 0
+        #: worker processes that ended without an answer
+        self.deaths = 0
         self.current: Run | None = None
         self.upcoming: Run | None = None
         #: the last epoch that may be begun before it is asked for
@@ -89,7 +94,7 @@ class Engine:
         for stage in plan.stages:
             crew = self.crews.get(stage.site.number)
             if crew is None:
-                crew = self.crews[stage.site.number] = crew_for(stage.site, work, work_async)
+                crew = self.crews[stage.site.number] = crew_for(stage.site, _loop_of)
             store = None
             if stage.cache_step is not None:
                 step = stage.steps[stage.cache_step]
@@ -97,7 +102,9 @@ class Engine:
             program = Program(stage, self.seed, one_by_one=self.budget.bounded, store=store)
             if isinstance(stage.feed, Joined) and stage.feed.composite is None:
                 program.upstream = self.lanes[stage.feed.children[0].number].program
-            self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter)
+            lane = self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter)
+            if lane.remote:
+                lane.parcel = packed_program(program)
         if self.budget.allowed is not None:
             self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in self.lanes.values()))
         self.all_lanes += self.lanes.values()
@@ -161,7 +168,11 @@ class Engine:
     def cancelled(self, stage_run: StageRun) -> list[Any]:
         """Cancel a stage and those before it, except what goes on in a later epoch."""
         kept = {id(queue.upstream.stage_run) for queues in self.carried.values() for queue in queues}
-        return _cancel_but(stage_run, kept)
+        garbage = _cancel_but(stage_run, kept)
+        for worker, job in list(self.tasks.items()):
+            if job.stage_run.cancelled:
+                worker.forgo()
+        return garbage
 
     def replan(self, run: Run, position: int) -> Run:
         """A sample was skipped where the plan had relied on the count: go on without relying on it."""
@@ -194,6 +205,26 @@ class Engine:
             for stage in self.plan.stages
             if isinstance(feed := stage.feed, Joined)
         )
+
+    def stage_stats(self) -> dict[str, float]:
+        """The counters of all stages, under the names that ``loader.stats()`` gives them."""
+        with LOCK:
+            out: dict[str, float] = {"stuck": self.stuck, "deaths": self.deaths}
+            for lane in self.all_lanes:
+                if not self.closed:
+                    lane.advance()
+                counters = lane.counters
+                name = f"stage.{lane.stage.label}"
+                for key, value in (
+                    ("working_s", counters.working_s),
+                    ("waiting_input_s", counters.waiting_input_s),
+                    ("waiting_room_s", counters.waiting_room_s),
+                    ("samples", counters.samples),
+                ):
+                    out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + value
+                out[f"{name}.occupancy"] = counters.occupancy
+                out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
+        return out
 
     # ------------------------------------------------------------------ what workers call
 
@@ -394,7 +425,7 @@ class Engine:
             if job.task.deadline is not None and job.task.deadline <= now:
                 self._give_up(worker, job)
         if batch <= now:
-            raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(run)}")
+            raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self.holding(run)}")
 
     def _first_deadline(self) -> float:
         """When the first of the calls in hand runs out of time."""
@@ -416,7 +447,7 @@ class Engine:
             job.stage_run.again(job)
             self._rouse()
 
-    def _holding(self, run: Run) -> str:
+    def holding(self, run: Run) -> str:
         """What the stream waits for: the op and the sample in hand, of the stage nearest to the source."""
         held = []
         for worker, job in list(self.tasks.items()):
@@ -494,6 +525,13 @@ def _abandoned(crews: dict[int, Crew], closing: threading.Event) -> None:
     for crew in list(crews.values()):
         if not crew.shared:
             crew.dismiss()
+
+
+def _loop_of(executor: Executor) -> Any:
+    """What a worker of `executor` runs."""
+    if executor.asynchronous:
+        return work_async
+    return work_remote if executor.remote else work
 
 
 def _carries(feed: Any) -> bool:

@@ -12,8 +12,10 @@ from typing import Any, Literal
 
 from penstock.errors import PlanError, Skip, TooManyErrors
 from penstock.ops.call import Retry
+from penstock.plan.plan import Stage
+from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 
-__all__ = ["ErrorLimit", "Verdict", "add_note", "decide", "take_note"]
+__all__ = ["ErrorLimit", "Verdict", "add_note", "broken", "decide", "take_note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,15 @@ def take_note(exc: BaseException, text: str) -> None:
         exc.add_note(text)
     except Exception:
         return
+
+
+def broken(stage: Stage, ticket: Ticket, epoch: int, exc: BaseException) -> Chunk:
+    """What went wrong outside of any single call: a factory of per_worker, or a fault of an op."""
+    take_note(exc, f"in stage {stage.number} ({stage.label})")
+    record = ErrorRecord(stage.label, ticket.first, epoch, exc, ticket.first)
+    if isinstance(exc, StopIteration):
+        exc = RuntimeError("StopIteration in a worker")
+    return Chunk([], (), Failure(exc, record))
 
 
 class ErrorLimit:

@@ -77,7 +77,7 @@ class FusedMaps:
         lost: list[int] = []
         task.begin(self, chunk.places, out, lost)
         functions = [task.bench.bound[step.number] for step in self.steps]
-        left = iter(chunk.samples)
+        left = task.watched(self.steps[0], chunk.samples, chunk.places)
         calls: Calls | None = None
         while True:
             try:

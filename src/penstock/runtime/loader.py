@@ -7,7 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from time import perf_counter
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from penstock.checks import whole_number
 from penstock.errors import LengthUnknown, PenstockError, PlanError
@@ -20,6 +20,7 @@ from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
 from penstock.runtime.crew import LOCK
 from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit
+from penstock.runtime.isolated import Isolated
 from penstock.runtime.run import Run
 from penstock.sources.source import Flow
 
@@ -54,6 +55,7 @@ class Loader(Generic[T]):
         on: str | Pool | None = None,
         workers: int | str | None = None,
         inline: bool = False,
+        isolate: bool = False,
         memory: int | str | None = None,
         timeout_s: float | None = None,
         max_errors: float | None = None,
@@ -68,7 +70,11 @@ class Loader(Generic[T]):
         self._timeout_s = timeout_s
         self._limit = ErrorLimit(max_errors)
         self._flow = flow
-        self._engine = Engine(flow, Options(on, workers, inline), seed, parse_bytes(memory))
+        if isolate and inline:
+            raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
+        kind = Isolated if isolate else Engine
+        # Whatever stands in for an engine has its methods; that there are two kinds concerns only these lines.
+        self._engine = cast(Engine, kind(flow, Options(on, workers, inline), seed, parse_bytes(memory)))
         self._last_epoch = math.inf if epochs is None else epochs - 1
         self._engine.last_epoch = self._last_epoch
         self._next_epoch = 0
@@ -253,23 +259,8 @@ class Loader(Generic[T]):
                 "wait_s": engine.counters.wait_s,
                 "wait_share": engine.counters.wait_share,
                 "errors": self._error_count,
-                "stuck": engine.stuck,
             }
-            for lane in engine.all_lanes:
-                if not engine.closed:
-                    lane.advance()
-                counters = lane.counters
-                name = f"stage.{lane.stage.label}"
-                for key, value in (
-                    ("working_s", counters.working_s),
-                    ("waiting_input_s", counters.waiting_input_s),
-                    ("waiting_room_s", counters.waiting_room_s),
-                    ("samples", counters.samples),
-                ):
-                    out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + value
-                out[f"{name}.occupancy"] = counters.occupancy
-                out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
-        return out
+        return out | engine.stage_stats()
 
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""

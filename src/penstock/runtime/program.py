@@ -14,19 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import Skip
+from penstock.errors import Skip, WorkerDied
 from penstock.ops.op import Effect, Key
 from penstock.plan.plan import Indexed, Stage, Step
 from penstock.provenance import Place, chosen, origin, root
 from penstock.runtime.calls import Calls
 from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure, Ticket
+from penstock.runtime.desk import READING
 from penstock.runtime.expand import expanded
 from penstock.runtime.failure import add_note
 from penstock.runtime.fused import FusedMaps
 from penstock.runtime.reading import Reading
-from penstock.runtime.task import Task
+from penstock.runtime.task import Task, call_key
 
-__all__ = ["Program", "finished"]
+__all__ = ["Program", "finished", "through"]
 
 #: a ticket is run in so many slices, so that one that turns out slow can be cut short
 _SLICES = 2
@@ -37,10 +38,11 @@ class Program:
 
     def __init__(self, stage: Stage, seed: int, *, one_by_one: bool = False, store: Any = None) -> None:
         self.stage = stage
+        self.seed = seed
         self.steps = stage.steps
         cached = stage.cache_step
-        self.parts = _parted(stage.steps if cached is None else stage.steps[cached + 1 :])
-        self.parts_before_cache = _parted(() if cached is None else stage.steps[:cached])
+        self._parts = _parted(stage.steps if cached is None else stage.steps[cached + 1 :])
+        self._parts_before_cache = _parted(() if cached is None else stage.steps[:cached])
         #: slices of one unit, where the bytes of a chunk are bounded
         self.one_by_one = one_by_one
         self.store = store
@@ -70,6 +72,9 @@ class Program:
         before = sum(one.number < step.number for _, one in feed.orders)
         return epoch if before == len(feed.orders) else self.reading.epoch_behind(before, epoch, root(place))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.stage, self.seed, self.one_by_one, self.store, self.upstream)
+
     # ------------------------------------------------------------------ the walk of a ticket
 
     def whole(self, ticket: Ticket, task: Task) -> Chunk:
@@ -78,7 +83,7 @@ class Program:
             chunk = Chunk(ticket.samples, ticket.places)
         else:
             chunk = self._read(ticket.first, ticket.last, task)
-        for part in self.parts:
+        for part in _singly(self._parts, task):
             chunk = self.after(part, chunk, task)
         if type(chunk.samples) is not list:
             chunk.samples = list(chunk.samples)
@@ -98,10 +103,10 @@ class Program:
         if ticket.losses or ticket.failure is not None:
             yield Chunk([], (), ticket.failure, ticket.losses)
         if self.stage.block_read:
-            yield from _through(self, self.parts[1:], self._blocks(ticket, task), task)
+            yield from through(self, self._parts[1:], self._blocks(ticket, task), task)
             return
         for chunk in self.slices(ticket, task):
-            yield from _through(self, self.parts, chunk, task)
+            yield from through(self, self._parts, chunk, task)
             if chunk.failure is not None:
                 return
 
@@ -150,6 +155,8 @@ class Program:
                 break
             task.begin(reading.source, members)
             try:
+                if task.condemned:
+                    _check_spared(members, task)
                 batches.append(reading.source.read_batch(reading.indices(task.epoch, start, members.stop)))
             except BaseException as exc:
                 if task.goes_through(exc):
@@ -182,6 +189,8 @@ class Program:
             indices = reading.trace(task.epoch, np.asarray(places, dtype=np.int64))
         task.begin(reading.source, places)
         try:
+            if task.condemned:
+                _check_spared(places, task)
             samples = reading.source.read(indices)
             if len(samples) != len(places):
                 raise IndexError(f"the source gave {len(samples)} samples for {len(places)} indices")
@@ -246,7 +255,7 @@ class Program:
         parts = []
         task.for_cache = True
         try:
-            for part in _through(self, self.parts_before_cache, self._read_places(places, task), task):
+            for part in through(self, self._parts_before_cache, self._read_places(places, task), task):
                 parts.append(part)
                 if part.failure is not None:
                     break
@@ -311,12 +320,20 @@ def _parted(steps: Sequence[Step]) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _through(program: Program, parts: Sequence[Part], chunk: Chunk, task: Task) -> Iterator[Chunk]:
+def _singly(parts: Sequence[Part], task: Task) -> Sequence[Part]:
+    """The parts; one step each, where some calls are known to fail."""
+    if not task.wary:
+        return parts
+    return [step for part in parts for step in (part.steps if isinstance(part, FusedMaps) else (part,))]
+
+
+def through(program: Program, parts: Sequence[Part], chunk: Chunk, task: Task) -> Iterator[Chunk]:
     """`chunk` through some parts of a program."""
+    parts = _singly(parts, task)
     for number, part in enumerate(parts):
         if not isinstance(part, FusedMaps) and part.op.effect is Effect.EXPANDS:
             for piece in program.expanded(part, chunk, task):
-                yield from _through(program, parts[number + 1 :], piece, task)
+                yield from through(program, parts[number + 1 :], piece, task)
             return
         chunk = program.after(part, chunk, task)
     if not chunk.blank:
@@ -345,6 +362,9 @@ def applied(step: Step, chunk: Chunk, task: Task) -> Chunk:
 def called(calls: Calls) -> Any:
     """What the op's `run` returns, with coroutines run to their end."""
     op = calls.step.op
+    desk = calls.task.post.desk
+    if desk is not None and calls.places:
+        desk.at(calls.step.number, calls.epoch, calls.places[0])
     samples = calls.samples if type(calls.samples) is list else list(calls.samples)
     if op.asynchronous:
         return calls.task.post.run_coroutine(op.run_async(samples, calls))
@@ -374,6 +394,20 @@ def finished(step: Step, chunk: Chunk, calls: Calls, out: Any) -> Chunk:
         samples = calls.surviving(chunk.samples)
         return Chunk(list(compress(samples, out)), chosen(places, out), failure, losses, final=chunk.final)
     return Chunk(out if type(out) is list else list(out), places, failure, losses, final=chunk.final)
+
+
+def _rebuilt(stage: Stage, seed: int, one_by_one: bool, store: Any, upstream: Program | None) -> Program:
+    program = Program(stage, seed, one_by_one=one_by_one, store=store)
+    program.upstream = upstream
+    return program
+
+
+def _check_spared(places: Sequence[Place], task: Task) -> None:
+    """Refuse to read what has killed its worker."""
+    for place in places:
+        why = task.condemned.get(call_key(READING, place))
+        if why is not None:
+            raise WorkerDied(why)
 
 
 def _first_place(chunk: Chunk, task: Task) -> int:

@@ -37,6 +37,9 @@ class Reader:
     def frame(self) -> None:
         return None
 
+    def forgo(self) -> None:
+        return None
+
 
 class Nested:
     """Keeps count of the workers that wait for a pipeline inside a function of another.

@@ -1,13 +1,18 @@
-"""How many samples go into one ticket: about a millisecond of work. Pure."""
+"""How many samples go into one ticket: about a millisecond of work, five for another process. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["TARGET_S", "Sizer"]
+__all__ = ["PAUSE_REMOTE_S", "PAUSE_S", "TARGET_REMOTE_S", "TARGET_S", "Sizer"]
 
 #: long enough to drown the cost of a hand-over, short enough not to be noticed
 TARGET_S = 0.001
+#: the same where it is handed over to another process
+TARGET_REMOTE_S = 0.005
+#: a ticket that has run so long hands in what it has, and goes on later
+PAUSE_S = 4 * TARGET_S
+PAUSE_REMOTE_S = 4 * TARGET_REMOTE_S
 
 _LARGEST = 8192
 
@@ -32,10 +37,11 @@ class Sizer:
     1
     """
 
-    __slots__ = ("_recent", "size")
+    __slots__ = ("_recent", "_target_s", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, target_s: float = TARGET_S) -> None:
         self.size = 1
+        self._target_s = target_s
         self._recent: deque[float] = deque(maxlen=5)
 
     def record(self, units: int, seconds: float) -> None:
@@ -43,8 +49,8 @@ class Sizer:
         if units < 1:
             return
         self._recent.append(seconds / units)
-        if self.size == 1 and seconds >= TARGET_S:
+        if self.size == 1 and seconds >= self._target_s:
             return
         per_unit_s = sorted(self._recent)[len(self._recent) // 2]
-        fitting = TARGET_S / per_unit_s if per_unit_s > 0 else _LARGEST
+        fitting = self._target_s / per_unit_s if per_unit_s > 0 else _LARGEST
         self.size = max(1, min(int(fitting), 2 * self.size, _LARGEST))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 from penstock.plan.plan import Indexed, Stage
@@ -19,11 +20,13 @@ from penstock.runtime.chunk import Chunk, Ticket
 from penstock.runtime.inlets import Inlet, Pulled, StreamInlet
 from penstock.runtime.program import Program
 from penstock.runtime.reorder import Alternating, AsDone, InOrder, Outlet
-from penstock.runtime.sizing import Sizer
+from penstock.runtime.sizing import TARGET_REMOTE_S, TARGET_S, Sizer
 from penstock.stats.counters import StageCounters
 
 __all__ = ["Job", "Lane", "Pull", "StageRun"]
 
+
+_numbers = count(1)
 
 #: blocks read in one ticket at the most, so that their memory is still in the cache when it is used again
 _BLOCKS = 8
@@ -40,20 +43,31 @@ class Lane:
         self.crew = crew
         self.budget = budget
         self.cap = stage.workers
+        #: its tickets are run by other processes, and this is what they are sent
+        self.remote = crew is not None and crew.executor.remote
+        self.parcel: Any = None
+        self.number = next(_numbers)
         self._room = stage.bound_samples or stage.bound_tickets
         #: it calls nothing of the user's and its source is in memory, so a reader that would wait may help
         self.helpable = (
-            isinstance(stage.feed, Indexed)
+            not self.remote
+            and isinstance(stage.feed, Indexed)
             and stage.feed.source.instant
             and not any(step.op.calls_user for step in stage.steps)
         )
-        self.sizer = Sizer()
+        self.sizer = Sizer(TARGET_REMOTE_S if self.remote else TARGET_S)
         self.estimate = Estimate()
+        #: the largest of the last chunks that came in a block
+        self.block_estimate = Estimate()
+        #: the shortest time that one of its calls may take
+        self.timeout_s = min((s.op.timeout_s for s in stage.steps if s.op.timeout_s is not None), default=None)
         self.clock = clock
         self.counters = StageCounters(clock())
         #: tickets in workers' hands, and how many of them are in the hands of a reader that helps
         self.in_flight = 0
         self.guests = 0
+        #: tickets that wait in a worker process behind the one it runs
+        self.queued = 0
         #: tickets begun and not ended, in hand or paused
         self.open = 0
         #: finished chunks and samples that wait to be taken
@@ -80,12 +94,15 @@ class Job:
     """A ticket on its way: begun, perhaps paused, in the end done."""
 
     __slots__ = (
+        "__weakref__",
+        "ahead",
         "chunks",
         "emitted",
         "expected",
         "guest",
         "made_bytes",
         "number",
+        "owner",
         "reserved",
         "skip",
         "stage_run",
@@ -105,6 +122,10 @@ class Job:
         self.task: Any = None
         #: in the hands of a reader that helps
         self.guest = False
+        #: waits in a worker process behind the ticket that it runs
+        self.ahead = False
+        #: the only worker that can go on with it, if it is paused and in another process
+        self.owner: Any = None
         #: bytes made since the last chunk was handed in
         self.made_bytes = 0
         #: samples handed in so far
@@ -165,13 +186,13 @@ class StageRun:
 
     # ------------------------------------------------------------------ deciding
 
-    def runnable(self, guest: bool = False) -> bool:
+    def runnable(self, guest: bool = False, worker: Any = None) -> bool:
         """Whether a worker (or a reader that helps) could do something here now."""
-        return self._next(guest) is not None
+        return self._next(guest, worker) is not None
 
-    def take(self, guest: bool = False) -> Job | Pull | None:
+    def take(self, guest: bool = False, worker: Any = None) -> Job | Pull | None:
         """Something for a worker to do, if there is anything."""
-        found = self._next(guest)
+        found = self._next(guest, worker)
         if found is None:
             return None
         lane = self.lane
@@ -184,14 +205,43 @@ class StageRun:
             lane.guests += 1
         return job
 
-    def _next(self, guest: bool) -> _Decision | None:
+    def take_ahead(self) -> Job | None:
+        """A ticket to wait in a worker process behind the one it runs, if there are enough for all."""
+        lane = self.lane
+        if self.cancelled or self._paused or self.outlet.failed or self._tailed or lane.queued >= lane.in_flight:
+            return None
+        units = self._room()
+        size = min(units, lane.sizer.size)
+        if not units or self.inlet.available(size * lane.cap) < size * lane.cap * lane.stage.unit:
+            return None
+        found = self._input(units)
+        if found is None or found[0] != self._begun:
+            return None
+        job = self._begun(found[1])
+        job.ahead = True
+        lane.queued += 1
+        return job
+
+    def promoted(self, job: Job) -> None:
+        """The ticket before it is done, so its worker process runs this one now."""
+        self.lane.advance()
+        self.lane.queued -= 1
+        self.lane.in_flight += 1
+        job.ahead = False
+
+    def disowned(self, job: Job) -> None:
+        """The process that a ticket was paused in has ended: another begins it anew."""
+        job.owner = job.chunks = None
+        job.skip = job.emitted
+
+    def _next(self, guest: bool, worker: Any) -> _Decision | None:
         """What to do next: go on with a paused ticket, begin one, tell the end, or pull the stream."""
         lane = self.lane
         full = lane.guests > 0 if guest else lane.in_flight - lane.guests >= lane.cap
         if self.cancelled or full:
             return None
         if self._paused:
-            job = self._resumable()
+            job = self._resumable(worker)
             if job is not None:
                 return self._resumed, job
         if self.outlet.failed or self._tailed:
@@ -259,9 +309,14 @@ class StageRun:
         head = self.issued <= self._waited_for
         return max(units, 1) if head else 0
 
-    def _resumable(self) -> Job | None:
+    def _resumable(self, worker: Any) -> Job | None:
         lane, stage = self.lane, self.lane.stage
-        for job in self._paused:
+        paused = self._paused
+        if lane.remote:
+            paused = [job for job in paused if job.owner is None or job.owner is worker]
+            if not paused:
+                return None
+        for job in paused:
             if job.number == self._waited_for:
                 return job
         tickets, samples = self._filled
@@ -270,15 +325,18 @@ class StageRun:
             full = samples - self._expected >= stage.bound_samples
         if full or not lane.budget.admits(lane.estimate.nbytes):
             return None
-        return self._paused[0]
+        return paused[0]
 
     # ------------------------------------------------------------------ taking and putting
 
     def _left(self, job: Job) -> None:
         """The job is in nobody's hands any more."""
-        self.lane.in_flight -= 1
+        if job.ahead:
+            self.lane.queued -= 1
+        else:
+            self.lane.in_flight -= 1
         self.lane.guests -= job.guest
-        job.guest = False
+        job.guest = job.ahead = False
 
     def _begun(self, count: int) -> Job:
         """A ticket with the next `count` samples."""

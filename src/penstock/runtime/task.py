@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import StageTimeout, WorkerDied
 from penstock.ops.op import Key, Op
 from penstock.plan.plan import Step
-from penstock.provenance import Place
+from penstock.provenance import Place, counter
 from penstock.randomness import Draws
+from penstock.runtime.desk import READING, Desk
 from penstock.sources.source import Source
 
 if TYPE_CHECKING:
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
     from penstock.runtime.fused import FusedMaps
     from penstock.runtime.program import Program
 
-__all__ = ["Abandoned", "Bench", "Post", "Task"]
+__all__ = ["Abandoned", "Bench", "CallKey", "Post", "Task", "call_key"]
+
+#: a call that is never made again has no attempt left
+_LAST_ATTEMPT = 1 << 30
 
 
 class Abandoned(BaseException):
@@ -62,6 +68,17 @@ class Post:
     heed: Callable[[float], None]
     #: the reader itself runs the ticket, and Ctrl-C is for it
     inline: bool = False
+    #: where a worker process says what it has in hand
+    desk: Desk | None = None
+
+
+#: a sample in a step: the step's number (or READING), and the two numbers that `counter` gives
+CallKey = tuple[int, int, int]
+
+
+def call_key(step: int, place: Place) -> CallKey:
+    """What tells the call of a step for one sample from all others."""
+    return step, *counter(place)
 
 
 class Task:
@@ -83,8 +100,10 @@ class Task:
         self.program = post.program
         self.epoch = epoch
         self.worker_name = worker_name
-        #: how often a sample has run out of time in a step
-        self._timeouts: dict[tuple[int, Place], int] = {}
+        #: how often a call has run out of time
+        self.timeouts: dict[CallKey, int] = {}
+        #: calls that have killed their worker again and again, and how
+        self.condemned: dict[CallKey, str] = {}
 
     def index_of(self, place: Place) -> int:
         """The number in its source of the sample at `place`."""
@@ -102,6 +121,14 @@ class Task:
     ) -> None:
         """A read or an op begins. `out` grows with every call, `lost` with every sample that is dropped."""
         self._doing, self._places, self._out, self._lost = doing, places, out, lost
+        desk = self.post.desk
+        if desk is not None and places:
+            desk.at(READING if isinstance(doing, Source) else doing.step_in(None).number, self.epoch, places[0])
+
+    def watched(self, step: Step, samples: Sequence[Any], places: Sequence[Place]) -> Iterator[Any]:
+        """The samples, on their way into a function."""
+        desk = self.post.desk
+        return iter(samples) if desk is None else desk.watch(step.number, self.epoch, samples, places)
 
     def rest(self) -> None:
         """Nothing is in hand any more. Calls and task refer to each other, which would keep samples alive."""
@@ -113,6 +140,7 @@ class Task:
 
     def call_ended(self) -> None:
         self.deadline = None
+        self.post.heed(inf)
         if self.abandoned:
             raise Abandoned
 
@@ -120,20 +148,31 @@ class Task:
         """Whether `exc` is not the sample's, but ends the worker's own work."""
         return isinstance(exc, Abandoned) or (self.post.inline and isinstance(exc, KeyboardInterrupt))
 
-    def timeouts(self, step: int, place: Place) -> int:
-        """How often this sample has run out of time before."""
-        return self._timeouts.get((step, place), 0) if self._timeouts else 0
+    @property
+    def wary(self) -> bool:
+        """Some of the calls are known to fail."""
+        return bool(self.timeouts or self.condemned)
+
+    def verdict(self, step: Step, place: Place) -> tuple[BaseException, int] | None:
+        """Why a call is not made (again), and which attempt that was; None if nothing speaks against it."""
+        key = call_key(step.number, place)
+        if key in self.condemned:
+            return WorkerDied(self.condemned[key]), _LAST_ATTEMPT
+        if key in self.timeouts:
+            exc = StageTimeout(f"{step.op.label} did not return within {step.op.timeout_s:g} s")
+            return exc, self.timeouts[key] - 1
+        return None
 
     def condemn(self) -> None:
         """The call in hand is past its deadline: when the ticket is run again, that counts as a failed call."""
         doing = self._doing
         if doing is not None and not isinstance(doing, Source):
-            key = doing.step_in(None).number, self.place_in_hand
-            self._timeouts[key] = self._timeouts.get(key, 0) + 1
+            key = call_key(doing.step_in(None).number, self.place_in_hand)
+            self.timeouts[key] = self.timeouts.get(key, 0) + 1
 
     def inherit(self, other: Task) -> None:
         """Go on where an abandoned task left off."""
-        self._timeouts = other._timeouts
+        self.timeouts = other.timeouts
 
     @property
     def place_in_hand(self) -> Place:

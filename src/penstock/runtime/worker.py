@@ -13,22 +13,19 @@ from time import perf_counter
 from typing import Any
 
 from penstock.runtime.calls import interrupted
-from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
+from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import HERE, LOCK, Crew, out_of
-from penstock.runtime.failure import take_note
+from penstock.runtime.failure import broken
 from penstock.runtime.program_async import chunks_async
-from penstock.runtime.sizing import TARGET_S
+from penstock.runtime.sizing import PAUSE_S
 from penstock.runtime.stage_run import Job, Pull
 from penstock.runtime.task import Abandoned, Bench, Post, Task
 from penstock.trees import nbytes
 
-__all__ = ["discard", "execute", "work", "work_async"]
+__all__ = ["HandIn", "discard", "execute", "joined", "work", "work_async"]
 
 #: hands in what a job has made, under the lock; returns what is to be let go of outside of it
 HandIn = Callable[[], list[Any]]
-
-#: a ticket that has run so long hands in what it has, and goes on later
-_PAUSE_S = 4 * TARGET_S
 
 
 def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
@@ -176,7 +173,8 @@ class _Stint:
 
     def broken(self, exc: BaseException) -> None:
         """It ended in what is not the failure of a single call."""
-        self.parts.append(_broken(self.job, exc))
+        job = self.job
+        self.parts.append(broken(job.stage_run.lane.stage, job.ticket, job.stage_run.inlet.epoch, exc))
         self.done = True
 
     def ended(self) -> HandIn:
@@ -184,7 +182,7 @@ class _Stint:
         job = self.job
         if job.task is not None:
             job.task.rest()
-        chunk, seconds = _joined(job, self.parts), perf_counter() - self.began
+        chunk, seconds = joined(job, self.parts), perf_counter() - self.began
         return partial(job.stage_run.run.engine.handed_in, job, self.worker, chunk, self.done, seconds)
 
 
@@ -195,7 +193,7 @@ def _enough(job: Job, chunk: Chunk, began: float) -> bool:
         job.made_bytes += sum(map(nbytes, chunk.samples))
         if job.made_bytes >= budget.portion:
             return True
-    return perf_counter() - began > _PAUSE_S
+    return perf_counter() - began > PAUSE_S
 
 
 def _task(job: Job, worker: Any, inline: bool) -> Task:
@@ -217,17 +215,8 @@ def _task(job: Job, worker: Any, inline: bool) -> Task:
     return task
 
 
-def _broken(job: Job, exc: BaseException) -> Chunk:
-    """What went wrong outside of any single call: a factory of per_worker, or a fault of an op."""
-    stage = job.stage_run.lane.stage
-    take_note(exc, f"in stage {stage.number} ({stage.label})")
-    record = ErrorRecord(stage.label, job.ticket.first, job.stage_run.inlet.epoch, exc, job.ticket.first)
-    if isinstance(exc, StopIteration):
-        exc = RuntimeError("StopIteration in a worker")
-    return Chunk([], (), Failure(exc, record))
-
-
-def _joined(job: Job, parts: list[Chunk]) -> Chunk | None:
+def joined(job: Job, parts: list[Chunk]) -> Chunk | None:
+    """The chunks of a job as one, without what it has handed in before."""
     if not parts:
         return None
     chunk = Chunk.join(parts)

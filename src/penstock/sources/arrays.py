@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PlanError
 from penstock.memory.recycle import Recycler
-from penstock.sources.source import IndexedSource, Indices, picked, subset_of
+from penstock.sources.source import IndexedSource, Indices, bare_subset, picked, subset_of, why_long_list
 from penstock.trees import stacked
 
 __all__ = ["ArraySource"]
@@ -64,6 +64,18 @@ class ArraySource(IndexedSource):
     @property
     def reads_batches(self) -> bool:
         return True
+
+    @property
+    def stays(self) -> str:
+        lists = [column.array for column in self.columns if column.listed]
+        return next(filter(None, map(why_long_list, lists)), "")
+
+    @property
+    def heap_bytes(self) -> int:
+        return sum(column.array.nbytes for column in self.columns if type(column.array) is np.ndarray)
+
+    def bare(self) -> IndexedSource:
+        return bare_subset(self, self.subset)
 
     def __len__(self) -> int:
         return self.rows if self.subset is None else len(self.subset)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PlanError
-from penstock.sources.source import IndexedSource, Indices, picked, subset_of
+from penstock.sources.source import IndexedSource, Indices, bare_subset, picked, subset_of, why_long_list
 from penstock.trees import read_only
 
 __all__ = ["SequenceSource"]
@@ -49,6 +49,17 @@ class SequenceSource(IndexedSource):
     @property
     def instant(self) -> bool:
         return isinstance(self.dataset, (*_SLICED, str, bytes))
+
+    @property
+    def stays(self) -> str:
+        return why_long_list(self.dataset) if type(self.dataset) in (list, tuple) else ""
+
+    @property
+    def heap_bytes(self) -> int:
+        return self.dataset.nbytes if type(self.dataset) is np.ndarray else 0
+
+    def bare(self) -> IndexedSource:
+        return bare_subset(self, self.subset)
 
     def __len__(self) -> int:
         return len(self.dataset) if self.subset is None else len(self.subset)

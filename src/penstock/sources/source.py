@@ -19,8 +19,24 @@ from numpy.typing import NDArray
 
 from penstock.errors import PlanError
 from penstock.ops.op import Joint, Key, Length, Op
+from penstock.trees import nbytes
 
-__all__ = ["Composite", "Flow", "IndexedSource", "Indices", "Source", "StreamSource", "subset_of"]
+__all__ = [
+    "Composite",
+    "Flow",
+    "IndexedSource",
+    "Indices",
+    "Source",
+    "StreamSource",
+    "bare_subset",
+    "subset_of",
+    "why_long_list",
+]
+
+#: a Python list of so many bytes is not copied into other processes
+_LONG_BYTES = 1_000_000
+#: items of it that are looked at, to find that out
+_LOOKED_AT = 64
 
 #: positions in a source: consecutive ones as a range, others as an array
 Indices = range | NDArray[np.int64]
@@ -70,8 +86,49 @@ class IndexedSource(Source):
         """Whether `read_batch` is worth calling."""
         return False
 
+    @property
+    def stays(self) -> str:
+        """Why other processes do not get the source, but samples that were read here; nothing if they do."""
+        return ""
+
+    @property
+    def heap_bytes(self) -> int:
+        """How large its arrays are that are not in a file: worker processes share one copy of them."""
+        return 0
+
+    def bare(self) -> IndexedSource:
+        """What is left of the source without its data: its length, and what its samples are called."""
+        return _Bare(self.label, len(self), None)
+
     def length(self) -> int:
         return len(self)
+
+
+class _Bare(IndexedSource):
+    verb = "from_nothing"
+
+    def __init__(self, label: str, size: int, subset: NDArray[np.int64] | None) -> None:
+        self._label = label
+        self._size = size
+        self._subset = subset
+
+    @property
+    def label(self) -> str:
+        return self._label
+
+    def __len__(self) -> int:
+        return self._size
+
+    def numbers(self, indices: Indices) -> Indices:
+        return picked(indices, self._subset)
+
+    def read(self, indices: Indices) -> Sequence[Any]:
+        raise PlanError(f"{self._label} is not here")
+
+
+def bare_subset(source: IndexedSource, subset: NDArray[np.int64] | None) -> IndexedSource:
+    """`IndexedSource.bare` for a source that is a subset of something."""
+    return _Bare(source.label, len(source), subset)
 
 
 class StreamSource(Source):
@@ -132,3 +189,16 @@ def picked(indices: Indices, subset: NDArray[np.int64] | None) -> Indices:
     if subset is None:
         return indices
     return subset[indices.start : indices.stop] if isinstance(indices, range) else subset[indices]
+
+
+def why_long_list(items: Sequence[Any]) -> str:
+    """Why a Python list is read here and not in every worker process; nothing if it is short.
+
+    Its items are objects, and so would be copied into each of them.
+    """
+    count = len(items)
+    looked_at = [items[number] for number in range(0, count, max(1, count // _LOOKED_AT))]
+    about = sum(map(nbytes, looked_at)) * count // max(len(looked_at), 1) + 8 * count
+    if about < _LONG_BYTES:
+        return ""
+    return f"a {type(items).__name__} of {count:,} items, about {about / 1e6:,.0f} MB"

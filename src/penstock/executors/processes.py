@@ -1,0 +1,157 @@
+"""The process executor: behind each worker is a process of its own, with a thread of ours in front of it.
+
+The thread takes tickets and hands in chunks as any other worker does; the process runs them. What the
+two say to each other is the runtime's (`penstock.runtime.remote` and `serving`); here is how a process
+is started, replaced and ended. `Blocks`, in which batches come back, belong to the executor, so they
+stay warm as long as its workers.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar, Literal
+
+from penstock.errors import PlanError
+from penstock.executors.executor import Executor, Pool
+from penstock.executors.startup import Process, StartOptions
+from penstock.executors.threads import ThreadWorker
+from penstock.memory.block import Blocks
+
+__all__ = ["ProcessExecutor", "ProcessWorker", "Processes", "default_blocks"]
+
+#: what a new process runs; named and not imported, since it is further up
+_ENTRY = "penstock.runtime.serving:serve"
+#: of the memory of the machine, what batches may take that are on their way or kept
+_SHARE_OF_MEMORY = 4
+
+OnDeath = Literal["restart", "raise"]
+
+
+class ProcessWorker(ThreadWorker):
+    """One thread, and the process behind it."""
+
+    def __init__(self, work: Callable[[Any], Any], name: str, executor: ProcessExecutor) -> None:
+        self.executor = executor
+        #: the runtime's own view of the process
+        self.front: Any = None
+        #: starting takes a while, and goes on while others are started
+        self.process = executor.new_process(name)
+        try:
+            super().__init__(work, name)
+        except BaseException:
+            self.process.close()
+            raise
+
+    def renew(self) -> Process:
+        """Another process in place of the one that has ended."""
+        self.process.close()
+        self.process = self.executor.new_process(self.name)
+        return self.process
+
+    def interrupt(self) -> None:
+        try:
+            self.process.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended
+
+    def forgo(self) -> None:
+        if self.front is not None:
+            self.front.forgo()
+
+    def stack(self) -> str:
+        return f"  in process {self.process.pid}"
+
+
+class ProcessExecutor(Executor):
+    """Starts processes."""
+
+    kind: ClassVar[str] = "process"
+    remote: ClassVar[bool] = True
+
+    def __init__(self, options: StartOptions | None = None, on_death: OnDeath = "restart") -> None:
+        self.options = options or StartOptions()
+        self.on_death = on_death
+        self.blocks = default_blocks()
+
+    @classmethod
+    def of(cls, pool: Pool | None) -> ProcessExecutor:
+        if not isinstance(pool, Processes):
+            return cls()
+        options = StartOptions(pool.start, tuple(sorted(pool.env.items())), pool.mallopt)
+        return cls(options, pool.on_death)
+
+    def new_process(self, name: str) -> Process:
+        """Start a process; it is ready later."""
+        return Process(_ENTRY, name, self.options)
+
+    def start(self, work: Callable[[Any], Any], name: str) -> ProcessWorker:
+        return ProcessWorker(work, name, self)
+
+    def close(self) -> None:
+        self.blocks.close()
+
+
+def default_blocks() -> Blocks:
+    """Blocks for the batches of one pool or loader."""
+    return Blocks(_memory_bytes() // _SHARE_OF_MEMORY)
+
+
+def _memory_bytes() -> int:
+    """The memory of this machine, or of the container that this process runs in."""
+    try:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        machine = 8 << 30
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                return min(machine, int(file.read()))
+        except (OSError, ValueError):
+            continue
+    return machine
+
+
+@dataclass(eq=False)
+class Processes(Pool):
+    """A pool of processes that several pipelines share: ``map(fn, on=pool)``.
+
+    ``workers=`` of an op on the pool is then a cap within it. Functions need no main guard: lambdas,
+    closures and what is defined in a script or a notebook are sent as they are.
+
+    A process that dies is replaced and its work redone; with ``on_death="raise"`` it ends the run in
+    ``ps.WorkerDied``. ``start`` is ``"forkserver"`` (where there is one), ``"spawn"`` or ``"fork"``.
+    ``env`` are environment variables for the processes: they see no GPU and compute on one thread
+    each unless these say otherwise, as in ``env={"OMP_NUM_THREADS": "4"}``. ``mallopt=False`` leaves
+    the C library's allocator as it is.
+
+    >>> import penstock as ps
+    >>> with ps.Processes(2) as pool:
+    ...     list(ps.from_sequence([1, 2, 3]).map(lambda x: x * 10, on=pool))
+    [10, 20, 30]
+    """
+
+    kind: ClassVar[str] = "process"
+    _: KW_ONLY
+    on_death: OnDeath = "restart"
+    start: Literal["forkserver", "spawn", "fork"] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    mallopt: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.on_death not in ("restart", "raise"):
+            raise PlanError(f"Processes(on_death=) takes 'restart' or 'raise', got {self.on_death!r}")
+        if self.start not in (None, "forkserver", "spawn", "fork"):
+            raise PlanError(f"Processes(start=) takes 'forkserver', 'spawn' or 'fork', got {self.start!r}")
+        if not all(isinstance(part, str) for item in dict(self.env).items() for part in item):
+            raise PlanError(f"Processes(env=) takes names and values as strings, got {self.env!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (self.workers, self.on_death, self.start, dict(self.env), self.mallopt)
+
+
+def _rebuilt(workers: int, on_death: OnDeath, start: Any, env: dict[str, str], mallopt: bool) -> Processes:
+    return Processes(workers, on_death=on_death, start=start, env=env, mallopt=mallopt)

@@ -1,0 +1,255 @@
+"""Fork servers, as the process that uses them sees them: small processes with numpy loaded, forked per worker.
+
+A fork of the user's own process would copy its threads' locks and its CUDA context; a new interpreter takes
+a quarter of a second for its imports. A fork of a server has neither problem.
+
+Guarantees:
+
+* There is one server per process and per set of variables that libraries read while they are loaded, since
+  what is loaded before the fork has read them by then.
+* A server lives as long as a process it forked is in use, or as it is kept warm; then it is ended and waited
+  for. It ends with this process, however this process ends.
+* A server that was killed is replaced at the next start.
+* A forked child of this process has no part in its servers, and starts its own.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from penstock.errors import PenstockError
+from penstock.executors import newborn
+
+__all__ = ["Server", "acquire", "close_all", "keep", "launch", "release", "replace", "request_file", "starting"]
+
+#: what a server loads; a module that there is not is left out
+PRELOAD = ("numpy", "msgspec", "cloudpickle", "penstock.runtime.serving")
+
+Key: TypeAlias = tuple[object, ...]
+
+#: held while descriptors of the parent's side are made, so that no fork falls between making and noting them
+starting = threading.Lock()
+
+#: how long a server may take to end before it is killed
+_END_S = 2.0
+#: how long a fork waits for a start in another thread
+_FORK_WAIT_S = 1.0
+
+# By path and without the package, whose imports take long.
+_BOOT = (
+    "import sys, importlib.util as u; "
+    "s = u.spec_from_file_location('penstock_newborn', sys.argv[1]); "
+    "m = sys.modules[s.name] = u.module_from_spec(s); s.loader.exec_module(m); m.main(int(sys.argv[2]))"
+)
+
+
+class Server:
+    """One server process, and who uses it."""
+
+    def __init__(self, key: Key, environ: Mapping[str, str]) -> None:
+        self.key = key
+        self.users = 0
+        self._control, theirs = socket.socketpair()
+        self._pid: int | None = None
+        try:
+            self._control.setblocking(True)
+            request = {"preload": PRELOAD, "path": [str(p) for p in sys.path], "argv": sys.argv[:1]}
+            self._pid = launch(request, [theirs.fileno()], environ)
+        except BaseException:
+            self._control.close()
+            raise
+        finally:
+            theirs.close()
+
+    def order(self, fds: Sequence[int]) -> None:
+        """Hand over what a new process gets. One byte and its descriptors arrive together or not at all."""
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+        self._control.sendmsg([b"+"], [rights], getattr(socket, "MSG_NOSIGNAL", 0))
+
+    def close(self) -> None:
+        """End it, with all processes it has left, and wait until it has gone."""
+        with suppress(OSError):  # also where a library's fork holds a copy of the socket
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        pid, self._pid = self._pid, None
+        if pid is not None and not _waited_for(pid, _END_S):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+            _waited_for(pid, _END_S)
+
+    def forget(self) -> None:
+        """In a forked child: it belongs to the parent."""
+        self.key, self._pid = (), None
+        self._control.close()
+
+
+_servers: dict[Key, Server] = {}
+_warm: Counter[Key] = Counter()
+#: by those who no longer use them, or keep them warm; a queue, since the garbage collector may be one of them
+_released: SimpleQueue[tuple[Server, bool]] = SimpleQueue()
+
+
+def acquire(key: Key, environ: Mapping[str, str], *, warm: bool = False) -> Server:
+    """The server for `key`, to be given back with `release`."""
+    try:
+        with starting:
+            server = _servers.get(key)
+            if server is None:
+                server = _servers[key] = Server(key, environ)
+            server.users += 1
+            _warm[key] += warm
+            return server
+    finally:
+        _settle()
+
+
+def release(server: Server, *, warm: bool = False) -> None:
+    """Give a server back, as it was acquired. Waits until it has ended if nobody else uses it."""
+    _released.put((server, warm))
+    _settle()
+
+
+def replace(server: Server, environ: Mapping[str, str]) -> Server:
+    """Another server instead of one that has died."""
+    with starting:
+        if _servers.get(server.key) is server:
+            del _servers[server.key]
+    server.close()  # others may still count on it, but it is of no use to them
+    release(server)
+    return acquire(server.key, environ)
+
+
+@contextmanager
+def keep(key: Key, environ: Mapping[str, str]) -> Iterator[None]:
+    """Start the server for `key` now, and keep it for as long as this lasts."""
+    server = acquire(key, environ, warm=True)
+    try:
+        yield
+    finally:
+        release(server, warm=True)
+
+
+def _settle() -> None:
+    """End servers that nobody uses. Whoever has the lock comes here after letting go of it."""
+    idle: list[Server] = []
+    while not _released.empty() and starting.acquire(blocking=False):
+        try:
+            while not _released.empty():
+                server, warm = _released.get_nowait()
+                server.users -= 1
+                _warm[server.key] -= warm
+            # All, and not only those just released: one that was killed may have been kept warm, and replaced.
+            for server in list(_servers.values()):
+                if server.users == 0 and _warm[server.key] <= 0:
+                    idle.append(_servers.pop(server.key))
+        finally:
+            starting.release()
+    for server in idle:
+        server.close()
+
+
+def close_all() -> None:
+    """At the end of the interpreter."""
+    servers = list(_servers.values())
+    _servers.clear()
+    for server in servers:
+        server.close()
+
+
+def launch(request: newborn.Request, fds: Sequence[int], environ: Mapping[str, str]) -> int:
+    """Start an interpreter that runs `newborn.main` with the request; its pid. `fds` keep their numbers."""
+    if not sys.executable:
+        raise PenstockError("sys.executable is empty; set it to the Python that worker processes shall run")
+    if getattr(sys, "frozen", False):  # it would run the whole program again
+        raise PenstockError("in a frozen program there is no Python to run; start processes by method 'fork'")
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    with request_file({**request, "fds": list(fds)}) as file, interrupts_blocked():
+        # -P: what lies in the working directory must not stand in for the standard library.
+        command = [sys.executable, *flags, "-P", "-c", _BOOT, newborn.__file__, str(file)]
+        process = subprocess.Popen(command, pass_fds=[file, *fds], env=environ, stdin=subprocess.DEVNULL)
+        # It is ours to wait for; otherwise Popen would warn about it and wait for it, too.
+        process.returncode = 0
+    return process.pid
+
+
+@contextmanager
+def request_file(request: newborn.Request) -> Iterator[int]:
+    """A file without a name that holds the request; its descriptor."""
+    if hasattr(os, "memfd_create"):
+        opened = open(os.memfd_create("penstock-request"), "w+b")  # noqa: SIM115
+    else:
+        opened = tempfile.TemporaryFile()  # noqa: SIM115
+    with opened as file:
+        marshal.dump(request, file)
+        file.flush()
+        yield file.fileno()
+
+
+@contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """For the birth of a process, which unblocks them when it has settled what to do about them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _waited_for(pid: int, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    pause_s = 0.0002
+    while True:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                return True
+        except ChildProcessError:  # somebody else has waited for it
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.01)
+
+
+_held_for_fork = threading.local()
+
+
+def _before_fork() -> None:
+    # Not for ever: a signal handler may fork in the middle of a start in its own thread.
+    _held_for_fork.yes = starting.acquire(timeout=_FORK_WAIT_S)
+
+
+def _after_fork_in_parent() -> None:
+    if _held_for_fork.yes:
+        starting.release()
+
+
+def _after_fork_in_child() -> None:
+    global starting, _released
+    starting = threading.Lock()
+    _released = SimpleQueue()
+    for server in _servers.values():
+        server.forget()
+    _servers.clear()
+    _warm.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    )
+atexit.register(close_all)

@@ -1,0 +1,94 @@
+"""How a chunk travels from one process to another: a few plain values, and its samples in a block.
+
+Exceptions travel as themselves, places by pickle, samples by the codec. What cannot be sent ends the
+chunk at its place, in an error that names the op and the sample.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.errors import NotCarried
+from penstock.memory.codec import Layout, decode, layout_of
+from penstock.memory.exceptions import packed, unpacked
+from penstock.provenance import Place
+from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
+from penstock.runtime.program import Program
+from penstock.runtime.wire import OTHER
+
+__all__ = ["Cargo", "measured", "stowed", "unstowed"]
+
+
+class Cargo(NamedTuple):
+    """A chunk without its memory."""
+
+    places: Sequence[Place]
+    #: losses and the failure, pickled
+    trouble: bytes | None
+    #: what the samples look like, and how many bytes of memory they take
+    header: bytes
+    nbytes: int
+    #: the block they are in; without one they are the body of the message
+    block: int | None
+
+
+def measured(chunk: Chunk, program: Program, epoch: int) -> tuple[Chunk, Layout]:
+    """The chunk, cut short at the first sample that cannot be sent, and the layout of its samples."""
+    try:
+        return chunk, layout_of(chunk.samples, other=OTHER)
+    except Exception:
+        number, exc = _first_unsendable(chunk.samples)
+    label = program.steps[-1].op.label if program.steps else program.stage.label
+    place = chunk.places[number]
+    index = program.index_of(epoch, place)
+    failure = NotCarried(
+        f"{label} gave a {type(chunk.samples[number]).__name__} for sample {index} that cannot be sent from a "
+        f"worker process: {exc}; return arrays, numbers, strings or plain objects, or run it on='thread'"
+    )
+    record = ErrorRecord(label, index, epoch, failure, place)
+    cut = Chunk(chunk.samples[:number], chunk.places[:number], Failure(failure, record), chunk.losses)
+    return cut, layout_of(cut.samples, other=OTHER)
+
+
+def _first_unsendable(samples: list[Any]) -> tuple[int, Exception]:
+    for number, sample in enumerate(samples):
+        try:
+            layout_of([sample], other=OTHER)
+        except Exception as exc:
+            return number, exc
+    return 0, TypeError("as a whole")
+
+
+def stowed(chunk: Chunk, layout: Layout, block: int | None) -> Cargo:
+    """What is to be said of a chunk whose samples lie in `block`, or go along in the message."""
+    trouble = None
+    if chunk.losses or chunk.failure is not None:
+        failure = chunk.failure
+        told = None if failure is None else (packed(failure.exception), _told(failure.record))
+        trouble = pickle.dumps(([_told(record) for record in chunk.losses], told))
+    return Cargo(chunk.places, trouble, layout.header, layout.nbytes, block)
+
+
+def unstowed(cargo: Cargo, memory: Any) -> Chunk:
+    """The chunk again; its samples look into `memory`."""
+    chunk = Chunk(decode(cargo.header, memory, other=OTHER), cargo.places)
+    if cargo.trouble is not None:
+        losses, failure = pickle.loads(cargo.trouble)
+        chunk.losses = [_record(one, unpacked(one[3])) for one in losses]
+        if failure is not None:
+            exc = unpacked(failure[0])
+            chunk.failure = Failure(exc, None if failure[1] is None else _record(failure[1], exc))
+    return chunk
+
+
+def _told(record: ErrorRecord | None) -> tuple[Any, ...] | None:
+    if record is None:
+        return None
+    return record.op, record.index, record.epoch, packed(record.exception), record.place
+
+
+def _record(told: tuple[Any, ...], exc: BaseException) -> ErrorRecord:
+    op, index, epoch, _, place = told
+    return ErrorRecord(op, index, epoch, exc, place)

@@ -1,0 +1,341 @@
+"""``loader(isolate=True)``: the engine runs in a process of its own, and this one only looks at what it makes.
+
+No thread of ours runs in the training process, so none takes the interpreter lock from the training step:
+whoever reads looks into the socket itself. A few chunks are sent ahead, each for a *credit* that the reader
+has given; what crosses is a header, and the batches are views of shared memory.
+
+When the process dies, another runs the epoch again from its start, and what was delivered before is left
+out. That takes an epoch that comes out the same again: otherwise the death is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from math import inf
+from time import perf_counter
+from typing import Any
+
+from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
+from penstock.executors.processes import default_blocks
+from penstock.executors.startup import Process, StartOptions
+from penstock.memory.block import Block
+from penstock.memory.exceptions import unpacked
+from penstock.memory.parcel import pack
+from penstock.plan.plan import Joined, Plan
+from penstock.plan.rules import Options, make_plan
+from penstock.runtime.budget import Estimate
+from penstock.runtime.cargo import Cargo
+from penstock.runtime.chunk import Chunk
+from penstock.runtime.line import Line
+from penstock.runtime.wire import Gone, Message
+from penstock.sources.source import Flow
+from penstock.stats.counters import ReaderCounters
+
+__all__ = ["Isolated"]
+
+_ENTRY = "penstock.runtime.pump:serve"
+#: chunks that may be on their way
+_CREDITS = 3
+#: how long a process has to end by itself
+_GRACE_S = 0.3
+#: how long to wait for word of what holds up a batch
+_WORD_S = 1.0
+#: processes that die one after the other without a chunk in between
+_DEATHS_RUNNING = 3
+
+_runs = count(1)
+
+
+class _Run:
+    """One epoch, as the reader sees it."""
+
+    def __init__(self, epoch: int) -> None:
+        self.number = next(_runs)
+        self.epoch = epoch
+        self.ended = False
+        #: samples and losses that have been handed over
+        self.samples = self.losses = 0
+        #: those that have been handed over before a death, and will come again
+        self.old_samples = self.old_losses = 0
+
+    def again(self) -> None:
+        """The epoch is run again from its start."""
+        self.old_samples, self.old_losses = self.samples, self.losses
+
+    def news(self, chunk: Chunk) -> Chunk:
+        """What is new in a chunk."""
+        samples, losses = min(self.old_samples, len(chunk.samples)), min(self.old_losses, len(chunk.losses))
+        if samples:
+            chunk.samples, chunk.places = chunk.samples[samples:], chunk.places[samples:]
+            self.old_samples -= samples
+        if losses:
+            chunk.losses = chunk.losses[losses:]
+            self.old_losses -= losses
+        self.samples += len(chunk.samples)
+        self.losses += len(chunk.losses)
+        return chunk
+
+
+class Isolated:
+    """Stands in a loader for an engine that runs elsewhere."""
+
+    def __init__(self, flow: Flow, options: Options, seed: int, memory: int | None) -> None:
+        self.plan = make_plan(flow, options)
+        _refuse_pools(self.plan)
+        parts: list[tuple[str, Any]] = [
+            (step.op.label + (f" at {step.op.where}" if step.op.where else ""), step.op)
+            for stage in self.plan.stages
+            for step in stage.all_steps()
+        ]
+        self._parcel = pack((flow, options, seed, memory), "the pipeline", parts)
+        self._repeats = _why_not_again(self.plan)
+        self.blocks = default_blocks()
+        self.counters = ReaderCounters()
+        self.last_epoch: float = inf
+        self.once = False
+        self.closed = False
+        self._pid = os.getpid()
+        self._current: _Run | None = None
+        self._line: Line | None = None
+        #: blocks that chunks may be written to, in the order in which they were granted
+        self._grants: deque[Block | None] = deque()
+        self._estimate = Estimate()
+        self._stats: dict[str, float] = {"stuck": 0, "deaths": 0}
+        self._deaths = self._deaths_running = 0
+        #: so that the finalizer reaches the process without holding the engine
+        self._processes: list[Process] = []
+
+    # ------------------------------------------------------------------ epochs
+
+    def enter(self, epoch: int, start: int = 0, ahead: bool = False) -> _Run:
+        """Make `epoch` the one that is read."""
+        self._check_open()
+        if self._current is not None:
+            self.leave(self._current)
+        run = self._current = _Run(epoch)
+        try:
+            self._begin(run)
+        except Gone:
+            self._bury(run)
+        return run
+
+    def _begin(self, run: _Run) -> None:
+        line = self._connected()
+        line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once))
+
+    def leave(self, run: _Run, whole: bool = False) -> None:
+        """The epoch is over for the reader."""
+        run.ended = True
+        if run is self._current:
+            self._current = None
+            if self._line is not None:
+                try:
+                    self._line.wire.send(("leave", run.number, whole))
+                except Gone:
+                    return  # the next epoch finds out
+
+    def replan(self, run: _Run, position: int) -> _Run:
+        """The process does that itself."""
+        raise AssertionError("an isolated engine never asks for another plan")
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, run: _Run, timeout_s: float | None) -> Chunk | None:
+        """The next chunk of the epoch, or None at its end. Waits for it."""
+        began = perf_counter()
+        deadline = inf if timeout_s is None else began + timeout_s
+        try:
+            while not run.ended:
+                self._check_open()
+                try:
+                    line = self._connected()
+                    if not line.wait(deadline - perf_counter() if deadline < inf else inf):
+                        raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(line)}")
+                    message = self._received(line)
+                    found = self._heard(line, run, message)
+                except Gone:
+                    self._bury(run)
+                    continue
+                if isinstance(found, Chunk):
+                    if found.samples or found.losses or found.failure is not None:
+                        return found
+                elif found:
+                    return None
+            return None
+        finally:
+            self.counters.wait_s += perf_counter() - began
+
+    def _received(self, line: Line) -> Message:
+        try:
+            return line.wire.receive()
+        except Gone:
+            raise
+        except BaseException:
+            # Interrupted in the middle of a message: what follows could not be understood.
+            self._drop_process()
+            raise
+
+    def _heard(self, line: Line, run: _Run, message: Message) -> Chunk | bool:
+        """What a message brings: a chunk of this epoch, or True for its end."""
+        kind, *said = message.head
+        if kind == "need":
+            self._on_need(line, *said)
+        elif kind == "chunk":
+            number, cargo, stats = said
+            chunk = self._on_chunk(line, cargo, stats, message)
+            if number == run.number:
+                return run.news(chunk)
+        elif kind == "end":
+            number, stats = said
+            self._stats = stats
+            return bool(number == run.number)
+        elif kind == "failed":
+            number, exception = said
+            if number == run.number:
+                raise unpacked(exception)
+        return False
+
+    def _on_need(self, line: Line, nbytes: int) -> None:
+        line.take_back(self._grants.popleft())
+        self._grants.appendleft(None)
+        self._grants[0] = line.block_for(nbytes)
+        line.wire.send(("grant", None if self._grants[0] is None else self._grants[0].number))
+
+    def _on_chunk(self, line: Line, cargo: Cargo, stats: dict[str, float] | None, message: Message) -> Chunk:
+        grant = self._grants.popleft()
+        if cargo.block is not None:
+            self._estimate.add(cargo.nbytes)
+        chunk = line.received(cargo, message, grant)
+        self._stats = stats or self._stats
+        self._deaths_running = 0
+        self._credit(line)
+        return chunk
+
+    def _credit(self, line: Line) -> None:
+        grant = line.block_for(self._estimate.nbytes)
+        self._grants.append(grant)
+        line.wire.send(("credit", None if grant is None else grant.number))
+
+    def _holding(self, line: Line) -> str:
+        """What the stream waits for, as the process tells it."""
+        try:
+            line.wire.send(("holding",))
+            deadline = perf_counter() + _WORD_S
+            while line.wait(deadline - perf_counter()):
+                message = self._received(line)
+                if message.head[0] == "holding":
+                    return str(message.head[1])
+        except Gone:
+            return "its process, which has ended"
+        return "its process, which does not answer"
+
+    # ------------------------------------------------------------------ the process
+
+    def _connected(self) -> Line:
+        if self._line is None:
+            process = Process(_ENTRY, "penstock-isolated", StartOptions())
+            self._processes[:] = [process]
+            line = Line(process, self.blocks)
+            parcel = self._parcel
+            line.wire.send(("engine",), [parcel.data], [block.fd for block in parcel.blocks])
+            self._line = line
+            for _ in range(_CREDITS):
+                self._credit(line)
+        return self._line
+
+    def _drop_process(self) -> None:
+        self._line = None
+        processes = list(self._processes)
+        self._processes.clear()
+        for process in processes:
+            process.close()
+        for grant in self._grants:
+            if grant is not None:
+                self.blocks.release(grant.number, grant.generation)
+        self._grants.clear()
+
+    def _bury(self, run: _Run) -> None:
+        """The process is gone: another takes its place, or nobody can."""
+        told = "the isolated process"
+        if self._processes:
+            process = self._processes[0]
+            process.kill()
+            told += f" {process.exit(1.0)}"
+        self._drop_process()
+        self._deaths += 1
+        self._deaths_running += 1
+        if self._repeats:
+            raise WorkerDied(f"{told}, and its epoch cannot be gone on with: {self._repeats}")
+        if self._deaths_running >= _DEATHS_RUNNING:
+            raise WorkerDied(f"{told}, {self._deaths_running} times running without a batch")
+        run.again()
+        try:
+            self._begin(run)
+        except Gone:
+            self._bury(run)
+
+    # ------------------------------------------------------------------ the rest of an engine
+
+    def stage_stats(self) -> dict[str, float]:
+        """The counters of all stages, as the process last told them."""
+        return self._stats | {"deaths": self._stats["deaths"] + self._deaths}
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise PenstockError("the loader is closed; make a new one with pipeline.loader()")
+        if self._pid != os.getpid():
+            raise PenstockError("the loader belongs to another process; make a new one after the fork")
+
+    def finalizer(self) -> Callable[[], None]:
+        """What ends the process of a loader that nobody holds any more."""
+        return partial(_kill_all, self._processes)
+
+    def abandon(self) -> None:
+        self.closed = True
+        _kill_all(self._processes)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._pid != os.getpid() or self.closed:
+            return
+        self.closed = True
+        if self._current is not None:
+            self._current.ended = True
+        if self._processes:
+            process = self._processes[0]
+            with suppress(OSError):  # it has ended
+                process.socket.shutdown(socket.SHUT_RDWR)
+            process.exit(_GRACE_S)
+        self._drop_process()
+        self.blocks.close()
+
+
+def _kill_all(processes: list[Process]) -> None:
+    for process in list(processes):
+        process.kill()
+
+
+def _refuse_pools(plan: Plan) -> None:
+    for stage in plan.stages:
+        pool = stage.site.pool
+        if pool is not None:
+            raise PlanError(
+                f"loader(isolate=True) runs everything in one process of its own, where the pool that "
+                f"{stage.label} runs on is not; give workers= instead of a pool, or leave isolate out"
+            )
+
+
+def _why_not_again(plan: Plan) -> str:
+    """Why an epoch would not come out the same if it were run again; nothing if it would."""
+    for stage in plan.stages:
+        if not stage.ordered:
+            return f"stage {stage.number} ({stage.label}) does not keep the order"
+        if isinstance(stage.feed, Joined) and stage.feed.step is not None and stage.feed.step.op.carries:
+            return f"{stage.feed.step.op.label} goes on from epoch to epoch"
+    return ""

@@ -1,0 +1,78 @@
+"""The parent's end of the line to one process: messages, and the blocks that go to and fro with them."""
+
+from __future__ import annotations
+
+import select
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from penstock.executors.startup import Process
+from penstock.memory.block import Block, Blocks
+from penstock.runtime.cargo import Cargo, unstowed
+from penstock.runtime.chunk import Chunk
+from penstock.runtime.wire import SMALL_BYTES, Message, Wire
+
+__all__ = ["Line"]
+
+#: of the blocks there may be, how many may be out before chunks are copied instead of lent
+_LENT_SHARE = 0.75
+
+
+class Line:
+    """One process and the blocks it knows. A dead process is a new line."""
+
+    def __init__(self, process: Process, blocks: Blocks) -> None:
+        self.process = process
+        self.blocks = blocks
+        self.wire = Wire(process.socket)
+        self._attached: set[int] = set()
+        self._poll = select.poll()
+        self._poll.register(process.socket.fileno(), select.POLLIN)
+        self._poll.register(process.ended_fileno(), select.POLLIN)
+
+    def wait(self, timeout_s: float = inf) -> bool:
+        """Wait until the process has said something, or has ended; False when `timeout_s` passed first."""
+        return bool(self._poll.poll(None if timeout_s == inf else max(timeout_s, 0) * 1000 + 1))
+
+    def block_for(self, nbytes: int) -> Block | None:
+        """A block of that size that the process knows; None for little, or if there is none."""
+        if nbytes <= SMALL_BYTES:
+            return None
+        block = self.blocks.acquire(nbytes)
+        if block is None or block.number in self._attached:
+            return block
+        dropped = self._attached - self.blocks.numbers()
+        self._attached -= dropped
+        try:
+            self.wire.send(("attach", [(block.number, block.size)], list(dropped)), fds=[block.fd])
+        except BaseException:
+            self.take_back(block)
+            raise
+        self._attached.add(block.number)
+        return block
+
+    def take_back(self, block: Block | None) -> None:
+        """A block is not needed any more; the process will not write to it."""
+        if block is not None:
+            self.blocks.release(block.number, block.generation)
+
+    def received(self, cargo: Cargo, message: Message, grant: Block | None) -> Chunk:
+        """The chunk that came: views of the block it was granted, or copies if too much is out already."""
+        if cargo.block is None:
+            self.take_back(grant)
+            return unstowed(cargo, message.body)
+        assert grant is not None
+        if not self._plenty_out():
+            return unstowed(cargo, grant.array())
+        memory: Any = np.array(grant.view()[: cargo.nbytes])
+        self.take_back(grant)
+        return unstowed(cargo, memory)
+
+    def _plenty_out(self) -> bool:
+        stats = self.blocks.stats()
+        return (
+            stats["bytes_out"] > _LENT_SHARE * self.blocks.limit_bytes
+            or stats["blocks_out"] > _LENT_SHARE * self.blocks.most_blocks
+        )

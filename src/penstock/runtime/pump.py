@@ -1,0 +1,194 @@
+"""The process behind ``loader(isolate=True)``: runs an engine, and sends what it reads as long as it has credit.
+
+Two threads: one listens to the parent, the other reads the engine and sends. The parent's side is
+`penstock.runtime.isolated`.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from time import perf_counter
+from typing import Any
+
+from penstock.memory.block import BlockMap
+from penstock.memory.exceptions import packed
+from penstock.memory.parcel import unpack
+from penstock.runtime.cargo import measured, stowed
+from penstock.runtime.chunk import Chunk, CountVaried
+from penstock.runtime.engine import Engine
+from penstock.runtime.run import Run
+from penstock.runtime.wire import SMALL_BYTES, Gone, Message, Wire
+
+__all__ = ["serve"]
+
+#: counters are sent along with a chunk at most so often
+_STATS_S = 0.05
+
+
+def serve(sock: socket.socket, name: str) -> None:
+    """Serve the parent at the other end of `sock` until it closes."""
+    pump = _Pump(Wire(sock))
+    reading = threading.Thread(target=pump.read, name="penstock-pump", daemon=True)
+    reading.start()
+    try:
+        pump.listen()
+    except Gone:
+        pump.close()
+
+
+class _Pump:
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.blocks = BlockMap()
+        self.engine: Engine | None = None
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        # What follows is guarded by `_changed`.
+        self._entered: tuple[Any, ...] | None = None
+        self._left = 0
+        self._credits: deque[int | None] = deque()
+        self._granted: deque[int | None] = deque()
+        self._run: Run | None = None
+        self._closed = False
+        self._told = 0.0
+
+    # ------------------------------------------------------------------ the thread that listens
+
+    def listen(self) -> None:
+        while True:
+            message = self.wire.receive(fds=True)
+            kind, *said = message.head
+            with self._changed:
+                getattr(self, f"_on_{kind}")(message, *said)
+                self._changed.notify_all()
+            del message
+
+    def _on_engine(self, message: Message) -> None:
+        self.engine = Engine(*unpack(message.body.data, message.fds))
+
+    def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
+        for (number, size), fd in zip(blocks, message.fds, strict=True):
+            self.blocks.attach(number, fd, size)
+        for number in dropped:
+            self.blocks.drop(number)
+
+    def _on_credit(self, message: Message, grant: int | None) -> None:
+        self._credits.append(grant)
+
+    def _on_grant(self, message: Message, grant: int | None) -> None:
+        self._granted.append(grant)
+
+    def _on_enter(self, message: Message, number: int, epoch: int, last_epoch: float, once: bool) -> None:
+        assert self.engine is not None
+        self.engine.last_epoch, self.engine.once = last_epoch, once
+        self._entered = number, epoch
+
+    def _on_leave(self, message: Message, number: int, whole: bool) -> None:
+        assert self.engine is not None
+        self._left = number
+        run, self._run = self._run, None
+        if run is not None:
+            self.engine.leave(run, whole)
+
+    def _on_holding(self, message: Message) -> None:
+        run = self._run
+        told = "nothing yet" if run is None or self.engine is None else self.engine.holding(run)
+        self._send(("holding", told))
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self.engine is not None:
+            self.engine.close(grace_s=0.2, quiet=True)
+
+    # ------------------------------------------------------------------ the thread that reads
+
+    def read(self) -> None:
+        """Epoch after epoch, as they are entered."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._entered is not None)
+                if self._closed or self._entered is None:
+                    return
+                (number, epoch), self._entered = self._entered, None
+            try:
+                self._epoch(number, epoch)
+            except Gone:
+                return
+            except BaseException as exc:
+                self._send(("failed", number, packed(exc)))
+
+    def _epoch(self, number: int, epoch: int) -> None:
+        assert self.engine is not None
+        run = self.engine.enter(epoch)
+        if not self._goes_on_with(number, run):
+            return
+        while self._has_credit(number):
+            chunk = self.engine.read(run, None)
+            if chunk is None:
+                if self._left < number:
+                    self._send(("end", number, self.engine.stage_stats()))
+                return
+            if chunk.failure is not None and isinstance(chunk.failure.exception, CountVaried):
+                position, chunk.failure = chunk.failure.exception.position, None
+                run = self.engine.replan(run, position)
+                if not self._goes_on_with(number, run):
+                    return
+            if not chunk.blank:
+                self._send_chunk(number, epoch, chunk)
+            del chunk
+
+    def _goes_on_with(self, number: int, run: Run) -> bool:
+        """Read this from now on, unless it has been left meanwhile."""
+        with self._changed:
+            if self._left < number:
+                self._run = run
+                return True
+        assert self.engine is not None
+        self.engine.leave(run)
+        return False
+
+    def _has_credit(self, number: int) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._left >= number or self._credits)
+            return not self._closed and self._left < number
+
+    # ------------------------------------------------------------------ sending
+
+    def _send_chunk(self, number: int, epoch: int, chunk: Chunk) -> None:
+        assert self.engine is not None
+        program = self.engine.lanes[self.engine.plan.root.number].program
+        chunk, layout = measured(chunk, program, epoch)
+        with self._changed:
+            grant = self._credits.popleft()
+        block = self._block_for(layout.nbytes, grant) if layout.nbytes > SMALL_BYTES else None
+        body: Any = ()
+        if block is not None:
+            layout.write(self.blocks.view(block).data)
+        elif layout.nbytes:
+            memory = bytearray(layout.nbytes)
+            layout.write(memory)
+            body = (memory,)
+        now = perf_counter()
+        stats = None
+        if now - self._told > _STATS_S:
+            self._told = now
+            stats = self.engine.stage_stats()
+        self._send(("chunk", number, stowed(chunk, layout, block), stats), body)
+
+    def _block_for(self, nbytes: int, grant: int | None) -> int | None:
+        if grant is not None and self.blocks.view(grant).nbytes >= nbytes:
+            return grant
+        self._send(("need", nbytes))
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._granted)
+            if self._closed:
+                raise Gone
+            return self._granted.popleft()
+
+    def _send(self, head: Any, body: Any = ()) -> None:
+        with self._sending:
+            self.wire.send(head, body)

@@ -1,0 +1,303 @@
+"""The life of a worker process: it gets programs and tickets, and answers with chunks.
+
+It does one thing after the other, in one thread. What it has in hand is on its desk, where the parent can
+see it. It ends when the socket does.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator
+from queue import SimpleQueue
+from time import perf_counter
+from typing import Any
+
+from penstock.memory.block import BlockMap
+from penstock.memory.codec import decode
+from penstock.memory.parcel import unpack
+from penstock.memory.segment import Mapping
+from penstock.ops.op import Effect
+from penstock.runtime.bridge import Bridge
+from penstock.runtime.cargo import measured, stowed
+from penstock.runtime.chunk import Chunk, Ticket
+from penstock.runtime.desk import Desk
+from penstock.runtime.failure import broken
+from penstock.runtime.portable import CarriedSource, CarriedStore
+from penstock.runtime.program import Program, through
+from penstock.runtime.sizing import PAUSE_REMOTE_S
+from penstock.runtime.task import Bench, Post, Task
+from penstock.runtime.wire import OTHER, SMALL_BYTES, Gone, Message, Reply, Request, Wire
+from penstock.trees import nbytes
+
+__all__ = ["serve"]
+
+
+def serve(sock: socket.socket, name: str) -> None:
+    """Serve the parent at the other end of `sock` until it closes."""
+    serving = _Serving(Wire(sock), name)
+    try:
+        serving.run()
+    except Gone:
+        serving.close()
+
+
+class _Open:
+    """A ticket that has been begun."""
+
+    def __init__(
+        self, request: Request, program: Program, chunks: Iterator[Chunk], carried: dict[str, Any]
+    ) -> None:
+        self.request = request
+        self.program = program
+        self.chunks = chunks
+        self.grant = request.grant
+        self._carried = carried
+
+    def clear(self) -> None:
+        """Let go of all that came with it."""
+        self.chunks, self._carried = iter(()), {}
+        self.enter()
+
+    def enter(self) -> None:
+        """What came with this ticket is what its program finds."""
+        reading = self.program.reading
+        if reading is not None and isinstance(reading.source, CarriedSource):
+            reading.source.samples = self._carried.get("read", {})
+        if isinstance(self.program.store, CarriedStore):
+            self.program.store.held = self._carried.get("held", {})
+
+
+class _Serving:
+    def __init__(self, wire: Wire, name: str) -> None:
+        self.wire = wire
+        self.name = name
+        self.blocks = BlockMap()
+        self.posts: dict[int, Post] = {}
+        self.bridge = Bridge()
+        #: tickets that were begun and are not done
+        self.open: dict[int, _Open] = {}
+        #: blocks that came with a ticket and that nothing looks at any more
+        self.returned: SimpleQueue[tuple[int, int]] = SimpleQueue()
+        #: messages that came while another was waited for
+        self.waiting: deque[Message] = deque()
+        self.desk: Desk
+
+    def run(self) -> None:
+        while True:
+            message = self.waiting.popleft() if self.waiting else self.wire.receive(fds=True)
+            self._obey(message)
+            del message
+
+    def close(self) -> None:
+        """End the user's generators."""
+        for ticket in list(self.open):
+            self._forget(ticket)
+        self.bridge.close()
+
+    def _obey(self, message: Message) -> None:
+        kind, *said = message.head
+        getattr(self, f"_on_{kind}")(message, *said)
+
+    # ------------------------------------------------------------------ what the parent says
+
+    def _on_desk(self, message: Message) -> None:
+        (fd,) = message.fds
+        self.desk = Desk(Mapping(fd, mmap.PAGESIZE))
+        os.close(fd)
+
+    def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
+        for (number, size), fd in zip(blocks, message.fds, strict=True):
+            self.blocks.attach(number, fd, size)
+        for number in dropped:
+            self.blocks.drop(number)
+
+    def _on_program(self, message: Message, number: int) -> None:
+        program = unpack(message.body.data, message.fds)
+        assert isinstance(program, Program)
+        self.posts[number] = Post(
+            program.seed, Bench(), program, _pause, self.bridge.run, self.desk.heed, desk=self.desk
+        )
+
+    def _on_run(self, message: Message, *request: Any) -> None:
+        self._begin(Request(*request), message)
+
+    def _on_go(self, message: Message, ticket: int, grant: int | None) -> None:
+        opened = self.open[ticket]
+        opened.grant = grant
+        self.desk.take(ticket)
+        self._advance(opened)
+
+    def _on_forget(self, message: Message, tickets: list[int], programs: list[int]) -> None:
+        for ticket in tickets:
+            self._forget(ticket)
+        for number in programs:
+            self.posts.pop(number, None)
+
+    def _forget(self, ticket: int) -> None:
+        opened = self.open.pop(ticket, None)
+        close = getattr(opened.chunks, "close", None) if opened is not None else None
+        if close is not None:
+            try:
+                close()
+            except Exception:
+                return  # a generator of the user's that does not end well; nobody waits for it
+
+    # ------------------------------------------------------------------ running a ticket
+
+    def _begin(self, request: Request, message: Message) -> None:
+        self.desk.take(request.ticket)
+        began = perf_counter()
+        post = self.posts[request.program]
+        program = post.program
+        ticket = Ticket(request.epoch, request.first, request.last)
+        try:
+            carried = self._carried(request, program, message)
+            if request.places is not None:
+                ticket.samples, ticket.places = carried.pop("samples"), request.places
+            post.bench.bind(program.steps)
+            task = Task(post, request.epoch, self.name)
+            task.timeouts, task.condemned = request.timeouts, request.condemned
+            if request.probe is not None:
+                opened = _Open(request, program, iter(()), carried)
+                opened.enter()
+                _probe(program, ticket, request.probe, task)
+            else:
+                opened = _Open(request, program, _chunks(program, ticket, task), carried)
+        except BaseException as exc:
+            failed = broken(program.stage, ticket, request.epoch, exc)
+            opened = _Open(request, program, iter([failed]), {})
+        del carried, ticket
+        self._advance(opened, began)
+
+    def _carried(self, request: Request, program: Program, message: Message) -> dict[str, Any]:
+        """What came along: the samples themselves, what was read for the source, what a cache holds."""
+        if request.header is None:
+            return {}
+        if request.block is None:
+            memory = message.body
+        else:
+            memory = self.blocks.array(request.block, request.ticket, self.returned)
+        carried: dict[str, Any] = decode(request.header, memory.data, other=OTHER)
+        if "read" in carried:
+            assert program.reading is not None
+            indices = program.reading.indices(request.epoch, request.first, request.last)
+            carried["read"] = dict(zip(map(int, indices), carried["read"], strict=True))
+        return carried
+
+    def _advance(self, opened: _Open, began: float | None = None) -> None:
+        """Go on with a ticket until it is done or has run long enough, and answer."""
+        began = perf_counter() if began is None else began
+        ticket = opened.request.ticket
+        opened.enter()
+        chunk, done = self._made(opened, began)
+        if not self.desk.wanted(ticket):
+            chunk, done = Chunk([], ()), True
+        if done:
+            self._forget(ticket)
+        else:
+            self.open[ticket] = opened
+        self._answer(opened, chunk, done, perf_counter() - began)
+
+    def _made(self, opened: _Open, began: float) -> tuple[Chunk, bool]:
+        """What comes of a ticket until it is time to hand in, and whether that is all."""
+        request = opened.request
+        parts: list[Chunk] = []
+        made = 0
+        try:
+            for chunk in opened.chunks:
+                parts.append(chunk)
+                if chunk.final or chunk.failure is not None:
+                    return Chunk.join(parts), True
+                made += sum(map(nbytes, chunk.samples)) if request.portion else 0
+                enough = perf_counter() - began > PAUSE_REMOTE_S or 0 < request.portion <= made
+                if enough or not self.desk.wanted(request.ticket):
+                    return Chunk.join(parts), False
+        except BaseException as exc:
+            ticket = Ticket(request.epoch, request.first, request.last)
+            parts.append(broken(opened.program.stage, ticket, request.epoch, exc))
+        return (Chunk.join(parts) if parts else Chunk([], ())), True
+
+    # ------------------------------------------------------------------ answering
+
+    def _answer(self, opened: _Open, chunk: Chunk, done: bool, seconds: float) -> None:
+        request = opened.request
+        chunk, layout = measured(chunk, opened.program, request.epoch)
+        done = done or chunk.failure is not None
+        kept = _kept(opened.program)
+        block = self._block_for(opened, layout.nbytes) if layout.nbytes > SMALL_BYTES else None
+        cargo = stowed(chunk, layout, block)
+        body: Any = ()
+        if block is not None:
+            layout.write(self.blocks.view(block).data)
+        elif layout.nbytes:
+            body = bytearray(layout.nbytes)
+            layout.write(body)
+            body = (body,)
+        if done:
+            # What came with the ticket goes back with its answer, unless the user's function has kept it.
+            opened.clear()
+        del chunk, layout
+        returned = []
+        while not self.returned.empty():
+            returned.append(self.returned.get_nowait())
+        self.wire.send(("chunk", *Reply(request.ticket, done, seconds, cargo, returned, kept)), body)
+        self.desk.take(0)
+
+    def _block_for(self, opened: _Open, nbytes: int) -> int | None:
+        """A block to write to: the one that came with the ticket, or another if that is too small."""
+        if opened.grant is not None and self.blocks.view(opened.grant).nbytes >= nbytes:
+            return opened.grant
+        self.wire.send(("need", opened.request.ticket, nbytes))
+        while True:
+            message = self.wire.receive(fds=True)
+            if message.head[0] == "grant":
+                number: int | None = message.head[1]
+                return number
+            if message.head[0] == "attach":
+                self._obey(message)
+            else:
+                self.waiting.append(message)
+
+
+def _chunks(program: Program, ticket: Ticket, task: Task) -> Iterator[Chunk]:
+    units = -(-ticket.count // program.stage.unit)
+    if program.simple and units == 1:
+        yield program.whole(ticket, task)
+    else:
+        yield from program.chunks(ticket, task)
+
+
+def _probe(program: Program, ticket: Ticket, first: int, task: Task) -> None:
+    """Run the samples of a ticket one at a time, and keep nothing: either this process lives, or it does not."""
+    steps = []
+    for step in program.steps:
+        if step.op.effect is Effect.REGROUPS:
+            break
+        if not step.op.remembers:
+            steps.append(step)
+    for number in range(first, ticket.count):
+        if ticket.samples is None:
+            chunk = program.read_one(ticket.first + number, task)
+        else:
+            chunk = Chunk(ticket.samples[number : number + 1], ticket.places[number : number + 1])
+        for _ in through(program, steps, chunk, task):
+            pass
+
+
+def _kept(program: Program) -> bytes | None:
+    """What was made for a cache since the last answer."""
+    store = program.store
+    if not isinstance(store, CarriedStore) or not store.made:
+        return None
+    made, store.made = store.made, []
+    data: bytes = OTHER[0](made)
+    return data
+
+
+def _pause(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True

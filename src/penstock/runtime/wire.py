@@ -1,0 +1,171 @@
+"""What a worker process and its parent say to each other: one message after the other over one socket.
+
+A message is a head (a pickled tuple: both ends are ours) and, for samples that are not in a block, a
+body of raw bytes. Descriptors of blocks ride along with a message that names them.
+
+Parent to worker::
+
+    desk                        the page on which the worker says what it has in hand
+    program  number, ...        what a stage runs; sent once
+    run      a `Request`         one ticket
+    go       ticket, grant      go on with a ticket that was paused
+    grant    number             a block to write to; none if there is none
+    forget   tickets, programs  these are not wanted any more
+
+Worker to parent::
+
+    chunk    a `Reply`         what has come of a ticket
+    need     ticket, nbytes     a larger block than the one that came with the ticket
+"""
+
+from __future__ import annotations
+
+import array
+import pickle
+import socket
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.provenance import Place
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["OTHER", "SMALL_BYTES", "Gone", "Message", "Reply", "Request", "Wire"]
+
+_PREFIX = struct.Struct("<IQ")
+#: descriptors in one message at the most; the kernel allows 253
+MOST_FDS = 200
+#: what takes less goes through the socket: a block would cost more than the copy
+SMALL_BYTES = 32 * 1024
+
+#: how samples carry objects that the codec does not know
+OTHER = (cloudpickle.dumps, cloudpickle.loads)
+
+
+class Gone(Exception):
+    """The other end has closed, or its process has ended."""
+
+
+class Request(NamedTuple):
+    """A ticket for a worker process."""
+
+    ticket: int
+    program: int
+    epoch: int
+    first: int
+    last: int
+    #: where the samples stand that came along; None if the worker reads them itself
+    places: Sequence[Place] | None
+    #: header of what came along, and the block it is in; without a block it is the message's body
+    header: bytes | None
+    block: int | None
+    #: the block to write the chunk to
+    grant: int | None
+    #: bytes after which to hand in what there is; 0 if it does not matter
+    portion: int
+    #: calls that ran out of time before, and samples that have killed their worker, by step and place
+    timeouts: dict[tuple[int, int, int], int]
+    condemned: dict[tuple[int, int, int], str]
+    #: only find out whether a sample kills its worker, beginning with this one
+    probe: int | None
+
+
+class Reply(NamedTuple):
+    """What has come of a ticket, so far or in the end."""
+
+    ticket: int
+    done: bool
+    seconds: float
+    #: see `penstock.runtime.cargo`
+    cargo: Any
+    #: blocks that came with tickets and are not looked at any more: number and use
+    returned: list[tuple[int, int]]
+    #: what a cache is to keep, pickled
+    kept: bytes | None
+
+
+class Message(NamedTuple):
+    """What came: the head, the body, and descriptors."""
+
+    head: Any
+    body: NDArray[np.uint8]
+    fds: list[int]
+
+
+class Wire:
+    """One end of the socket. Used by one thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def send(self, head: Any, body: Sequence[ReadableBuffer] = (), fds: Sequence[int] = ()) -> None:
+        """Send a message. Raises Gone if nobody can receive it."""
+        data = pickle.dumps(head, pickle.HIGHEST_PROTOCOL)
+        views = [memoryview(one).cast("B") for one in body if memoryview(one).nbytes]
+        size = sum(one.nbytes for one in views)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        parts = [memoryview(_PREFIX.pack(len(data), size) + data), *views]
+        try:
+            sent = self.sock.sendmsg(parts, rights)
+            while parts:
+                if sent >= parts[0].nbytes:
+                    sent -= parts.pop(0).nbytes
+                elif sent:
+                    parts[0] = parts[0][sent:]
+                    sent = 0
+                else:
+                    sent = self.sock.sendmsg(parts)
+        except OSError as exc:
+            raise Gone from exc
+
+    def receive(self, fds: bool = False) -> Message:
+        """The next message. Waits for it; raises Gone at the end."""
+        got: list[int] = []
+        if fds:
+            prefix = self._with_fds(got)
+        else:
+            prefix = memoryview(bytearray(_PREFIX.size))
+            self._fill(prefix)
+        head_size, body_size = _PREFIX.unpack(prefix)
+        head = bytearray(head_size)
+        self._fill(memoryview(head))
+        body = np.empty(body_size, np.uint8)
+        if body_size:
+            self._fill(body.data)
+        return Message(pickle.loads(head), body, got)
+
+    def _with_fds(self, got: list[int]) -> memoryview:
+        space = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
+        flags = socket.MSG_WAITALL | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        try:
+            data, rights, *_ = self.sock.recvmsg(_PREFIX.size, space, flags)
+        except OSError as exc:
+            raise Gone from exc
+        for level, kind, content in rights:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                found = array.array("i")
+                found.frombytes(content[: len(content) - len(content) % found.itemsize])
+                got += found
+        prefix = bytearray(_PREFIX.size)
+        prefix[: len(data)] = data
+        if len(data) < _PREFIX.size:
+            if not data:
+                raise Gone
+            self._fill(memoryview(prefix)[len(data) :])
+        return memoryview(prefix)
+
+    def _fill(self, memory: memoryview) -> None:
+        while memory.nbytes:
+            try:
+                count = self.sock.recv_into(memory, 0, socket.MSG_WAITALL)
+            except OSError as exc:
+                raise Gone from exc
+            if not count:
+                raise Gone
+            memory = memory[count:]
