@@ -362,7 +362,7 @@ class BlockMap:
         """Forget a block; its memory stays mapped while there are views. Does nothing if it is not attached."""
         self._mappings.pop(number, None)
 
-    def __contains__(self, number: int) -> bool:
+    def __contains__(self, number: int | None) -> bool:
         return number in self._mappings
 
     def __len__(self) -> int:

@@ -86,7 +86,8 @@ class Store:
         size = sum(map(nbytes, samples))
         if self.max_bytes is not None and self.bytes + size > self.max_bytes:
             return samples
-        self.bytes += size
+        if key not in self._kept:
+            self.bytes += size
         self._kept[key] = (samples, places)
         return [read_only(sample) for sample in samples]
 

@@ -12,7 +12,7 @@ from penstock.executors.startup import Process
 from penstock.memory.block import Block, Blocks
 from penstock.runtime.cargo import Cargo, unstowed
 from penstock.runtime.chunk import Chunk
-from penstock.runtime.wire import SMALL_BYTES, Message, Wire
+from penstock.runtime.wire import SMALL_BYTES, Gone, Message, Wire
 
 __all__ = ["Line"]
 
@@ -29,12 +29,17 @@ class Line:
         self.wire = Wire(process.socket)
         self._attached: set[int] = set()
         self._poll = select.poll()
-        self._poll.register(process.socket.fileno(), select.POLLIN)
+        self._fd = process.socket.fileno()
+        self._poll.register(self._fd, select.POLLIN)
         self._poll.register(process.ended_fileno(), select.POLLIN)
 
     def wait(self, timeout_s: float = inf) -> bool:
-        """Wait until the process has said something, or has ended; False when `timeout_s` passed first."""
-        return bool(self._poll.poll(None if timeout_s == inf else max(timeout_s, 0) * 1000 + 1))
+        """Wait until the process has said something; False when `timeout_s` passed first. Gone if it has ended."""
+        events = self._poll.poll(None if timeout_s == inf else max(timeout_s, 0) * 1000 + 1)
+        # Not the end of the socket alone: a process that it has started may hold that open.
+        if events and all(fd != self._fd for fd, _ in events):
+            raise Gone
+        return bool(events)
 
     def block_for(self, nbytes: int) -> Block | None:
         """A block of that size that the process knows; None for little, or if there is none."""

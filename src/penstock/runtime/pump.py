@@ -9,9 +9,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
+from penstock.errors import PenstockError
 from penstock.memory.block import BlockMap
 from penstock.memory.exceptions import packed
 from penstock.memory.parcel import unpack
@@ -53,6 +55,8 @@ class _Pump:
         self._run: Run | None = None
         self._closed = False
         self._told = 0.0
+        #: why there is no engine
+        self._broken: BaseException | None = None
 
     # ------------------------------------------------------------------ the thread that listens
 
@@ -66,11 +70,15 @@ class _Pump:
             del message
 
     def _on_engine(self, message: Message) -> None:
-        self.engine = Engine(*unpack(message.body.data, message.fds))
+        try:
+            self.engine = Engine(*unpack(message.body.data, message.fds))
+        except BaseException as exc:
+            self._broken = exc
 
     def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
         for (number, size), fd in zip(blocks, message.fds, strict=True):
-            self.blocks.attach(number, fd, size)
+            with suppress(PenstockError):  # no memory to map it; chunks go through the socket
+                self.blocks.attach(number, fd, size)
         for number in dropped:
             self.blocks.drop(number)
 
@@ -81,15 +89,16 @@ class _Pump:
         self._granted.append(grant)
 
     def _on_enter(self, message: Message, number: int, epoch: int, last_epoch: float, once: bool) -> None:
-        assert self.engine is not None
+        if self.engine is None:
+            self._send(("failed", number, packed(self._broken or RuntimeError("no engine"))))
+            return
         self.engine.last_epoch, self.engine.once = last_epoch, once
         self._entered = number, epoch
 
     def _on_leave(self, message: Message, number: int, whole: bool) -> None:
-        assert self.engine is not None
         self._left = number
         run, self._run = self._run, None
-        if run is not None:
+        if run is not None and self.engine is not None:
             self.engine.leave(run, whole)
 
     def _on_holding(self, message: Message) -> None:
@@ -180,14 +189,15 @@ class _Pump:
         self._send(("chunk", number, stowed(chunk, layout, block), stats), body)
 
     def _block_for(self, nbytes: int, grant: int | None) -> int | None:
-        if grant is not None and self.blocks.view(grant).nbytes >= nbytes:
+        if grant is not None and grant in self.blocks and self.blocks.view(grant).nbytes >= nbytes:
             return grant
         self._send(("need", nbytes))
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._granted)
             if self._closed:
                 raise Gone
-            return self._granted.popleft()
+            number = self._granted.popleft()
+            return number if number in self.blocks else None
 
     def _send(self, head: Any, body: Any = ()) -> None:
         with self._sending:

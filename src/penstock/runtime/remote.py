@@ -129,7 +129,8 @@ class _Front:
         self.out: deque[_Sent] = deque()
         #: tickets that it has begun and that are paused
         self.paused: dict[int, weakref.ref[Job]] = {}
-        self.unwanted: list[int] = []
+        #: those of them that nobody waits for; any thread may add to it
+        self.unwanted: deque[int] = deque()
         self.stillborn = 0
         self._forget_process()
         worker.front = self
@@ -245,7 +246,9 @@ class _Front:
 
     def tidy(self) -> None:
         """Tell the process what it need not keep."""
-        unwanted, self.unwanted = self.unwanted, []
+        unwanted = [self.unwanted.popleft() for _ in range(len(self.unwanted))]
+        for ticket in unwanted:
+            self.paused.pop(ticket, None)
         gone = [number for number, parcel in self._programs.items() if parcel() is None]
         if self.line is None or not (unwanted or gone):
             return
@@ -273,6 +276,9 @@ class _Front:
                     return self._on_chunk(line, Reply(*said), message)
         except Gone:
             return self._bury()
+        except Exception as exc:
+            # No memory for what it says: the rest of it could not be understood.
+            return self._bury(exc)
 
     def _on_need(self, line: Line, ticket: int, nbytes: int) -> None:
         sent = self.out[0]
@@ -344,8 +350,11 @@ class _Front:
 
     # ------------------------------------------------------------------ deaths
 
-    def _bury(self) -> list[HandIn]:
-        """The process is gone. Its tickets go to others, and the one in hand is judged."""
+    def _bury(self, cause: Exception | None = None) -> list[HandIn]:
+        """The process is gone. Its tickets go to others, and the one in hand is judged.
+
+        With a cause it is not gone yet, but no use any more, and that is what its ticket has failed in.
+        """
         if self.crew.closed:
             return []
         process, desk = self.worker.process, self.desk
@@ -368,12 +377,14 @@ class _Front:
             how = f"{how}, and no other could be started: {exc}"
             self.stillborn = _STILLBORN
         results: list[HandIn] = [partial(self._redone, orphan, orphan=True) for orphan in orphans]
-        if not overdue:
+        if not overdue and cause is None:
             self.crew.deaths += 1
             results += [partial(_count_death, one.job) for one in sent[:1]]
         for one in sent:
-            lost = None
-            if one.ticket == in_hand:
+            lost: Exception | None = None
+            if cause is not None and one is sent[0]:
+                lost = cause
+            elif one.ticket == in_hand:
                 lost = self._judged(one.job, sample, how, overdue)
             elif self.stillborn >= _STILLBORN and one is sent[0]:
                 lost = WorkerDied(f"{how}; that was the {self.stillborn}. time running, before any work was begun")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.errors import WorkerDied
 from penstock.ops.op import Op
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
 from penstock.runtime.desk import READING, Desk, Sample
@@ -52,7 +51,7 @@ def _op_of(lane: Lane, sample: Sample) -> tuple[str, str]:
     return op.label, op.where
 
 
-def lost(job: Job, sample: Sample | None, exc: WorkerDied) -> Chunk:
+def lost(job: Job, sample: Sample | None, exc: Exception) -> Chunk:
     """A ticket that is given up."""
     lane = job.stage_run.lane
     label, position = lane.stage.label, job.ticket.first

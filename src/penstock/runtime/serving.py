@@ -12,20 +12,23 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
+from penstock.errors import PenstockError
+from penstock.executors import newborn
 from penstock.memory.block import BlockMap
-from penstock.memory.codec import decode
+from penstock.memory.codec import decode, layout_of
 from penstock.memory.parcel import unpack
 from penstock.memory.segment import Mapping
 from penstock.ops.op import Effect
 from penstock.runtime.bridge import Bridge
 from penstock.runtime.cargo import measured, stowed
-from penstock.runtime.chunk import Chunk, Ticket
+from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.runtime.desk import Desk
-from penstock.runtime.failure import broken
+from penstock.runtime.failure import broken, take_note
 from penstock.runtime.portable import CarriedSource, CarriedStore
 from penstock.runtime.program import Program, through
 from penstock.runtime.sizing import PAUSE_REMOTE_S
@@ -76,7 +79,8 @@ class _Serving:
         self.wire = wire
         self.name = name
         self.blocks = BlockMap()
-        self.posts: dict[int, Post] = {}
+        #: programs, or why one could not be unpacked
+        self.posts: dict[int, Post | BaseException] = {}
         self.bridge = Bridge()
         #: tickets that were begun and are not done
         self.open: dict[int, _Open] = {}
@@ -111,13 +115,18 @@ class _Serving:
 
     def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
         for (number, size), fd in zip(blocks, message.fds, strict=True):
-            self.blocks.attach(number, fd, size)
+            with suppress(PenstockError):  # no memory to map it; chunks go through the socket
+                self.blocks.attach(number, fd, size)
         for number in dropped:
             self.blocks.drop(number)
 
     def _on_program(self, message: Message, number: int) -> None:
-        program = unpack(message.body.data, message.fds)
-        assert isinstance(program, Program)
+        try:
+            program: Program = unpack(message.body.data, message.fds)
+        except BaseException as exc:
+            take_note(exc, f"while worker {self.name} unpacked what it is to run")
+            self.posts[number] = exc
+            return
         self.posts[number] = Post(
             program.seed, Bench(), program, _pause, self.bridge.run, self.desk.heed, desk=self.desk
         )
@@ -152,6 +161,9 @@ class _Serving:
         self.desk.take(request.ticket)
         began = perf_counter()
         post = self.posts[request.program]
+        if isinstance(post, BaseException):
+            self._refuse(request, post)
+            return
         program = post.program
         ticket = Ticket(request.epoch, request.first, request.last)
         try:
@@ -172,6 +184,14 @@ class _Serving:
             opened = _Open(request, program, iter([failed]), {})
         del carried, ticket
         self._advance(opened, began)
+
+    def _refuse(self, request: Request, exc: BaseException) -> None:
+        """Answer a ticket of a program that is not here."""
+        record = ErrorRecord("start of a worker", request.first, request.epoch, exc, request.first)
+        chunk = Chunk([], (), Failure(exc, record))
+        reply = Reply(request.ticket, True, 0.0, stowed(chunk, layout_of([]), None), [], None)
+        self.wire.send(("chunk", *reply))
+        self.desk.take(0)
 
     def _carried(self, request: Request, program: Program, message: Message) -> dict[str, Any]:
         """What came along: the samples themselves, what was read for the source, what a cache holds."""
@@ -244,19 +264,21 @@ class _Serving:
         returned = []
         while not self.returned.empty():
             returned.append(self.returned.get_nowait())
+        newborn.flush()  # what the user's functions print is seen at once, and not lost if they are killed
         self.wire.send(("chunk", *Reply(request.ticket, done, seconds, cargo, returned, kept)), body)
         self.desk.take(0)
 
     def _block_for(self, opened: _Open, nbytes: int) -> int | None:
         """A block to write to: the one that came with the ticket, or another if that is too small."""
-        if opened.grant is not None and self.blocks.view(opened.grant).nbytes >= nbytes:
-            return opened.grant
+        grant = opened.grant
+        if grant is not None and grant in self.blocks and self.blocks.view(grant).nbytes >= nbytes:
+            return grant
         self.wire.send(("need", opened.request.ticket, nbytes))
         while True:
             message = self.wire.receive(fds=True)
             if message.head[0] == "grant":
                 number: int | None = message.head[1]
-                return number
+                return number if number in self.blocks else None
             if message.head[0] == "attach":
                 self._obey(message)
             else:
