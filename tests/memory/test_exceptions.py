@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import CodecError, LengthUnknown, PlanError, Skip, StageTimeout
-from penstock.memory import exceptions
+from penstock.memory import exceptions, tracebacks
 from penstock.memory.exceptions import packed, unpacked
 
 ROOT = Path(__file__).parent.parent.parent
@@ -658,7 +658,7 @@ def endless():
 
 def test_frames_of_penstock_are_left_out_at_the_outer_end_only():
     scope = {}
-    exec(compile("def ours(call, *args):\n    call(*args)", exceptions._HERE + "imagined.py", "exec"), scope)
+    exec(compile("def ours(call, *args):\n    call(*args)", tracebacks._HERE + "imagined.py", "exec"), scope)
     ours = scope["ours"]
 
     def shown_of(*calls):
@@ -684,7 +684,7 @@ def calling(call, *args):
 @settings(deadline=None, max_examples=200)
 def test_any_position_can_be_shown(line, first, span):
     rows, *columns = span or (None, None, None)
-    frame = exceptions._frame(
+    frame = tracebacks._frame(
         ("f.py", "f", "C.f", first, "m", line, None if rows is None else line + rows, *columns)
     )
     expected = (line, line if rows is None else line + rows, *columns)

@@ -626,12 +626,12 @@ def test_what_the_user_registered_stays_registered(modules):
     "name", ["numpy", "numpy.linalg", "penstock", "penstock.ops.map", "os.path", "json.decoder"]
 )
 def test_installed_modules_are_sent_by_name(name):
-    assert module._importable(importlib.import_module(name))
+    assert module.importable(importlib.import_module(name))
 
 
 def test_modules_that_a_package_in_c_makes_are_sent_by_name():
     pytest.importorskip("torch")
-    assert module._importable(sys.modules["torch._C._nn"])
+    assert module.importable(sys.modules["torch._C._nn"])
 
 
 # What cannot be sent.

@@ -21,11 +21,8 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import functools
 import importlib
 import io
-import itertools
-import os
 import pickle
 import reprlib
 import sys
@@ -37,6 +34,7 @@ from typing import Any, NamedTuple, TypeAlias
 import cloudpickle  # type: ignore[import-untyped]
 
 from penstock.errors import CodecError
+from penstock.memory.tracebacks import Frame, frames_of, traceback_of
 
 __all__ = ["packed", "unpacked"]
 
@@ -44,15 +42,13 @@ __all__ = ["packed", "unpacked"]
 LARGEST_BYTES, ALL_BYTES = 1 << 20, 8 << 20
 #: what goes of a string, or of bytes, that are too large
 CUT = 1 << 16
-#: exceptions in one chain or group, and frames in one traceback
-MOST_EXCEPTIONS, MOST_FRAMES = 1000, 100
+#: exceptions in one chain or group
+MOST_EXCEPTIONS = 1000
 
 #: module and name of a class; its number at cloudpickle and its pickle, if it goes by value
 _Class: TypeAlias = tuple[str, str, str | None, bytes | None]
 #: a plain value as it is; in a tuple, the pickle of another value, or the number of an exception
 _Value: TypeAlias = str | bytes | int | float | complex | tuple[bytes] | tuple[int] | None
-#: file, function, its qualified name, first line and module; line, last line, first and last column
-_Frame: TypeAlias = tuple[str, str, str, int, str, int, int | None, int | None, int | None]
 
 
 class _Node(NamedTuple):
@@ -67,7 +63,7 @@ class _Node(NamedTuple):
     cause: int | None
     context: int | None
     suppress: bool
-    frames: list[_Frame]
+    frames: list[Frame]
     notes: list[str]
     losses: list[str]  # notes on state that could not be sent; void if its own __reduce__ brings it
 
@@ -80,7 +76,6 @@ _ARGS, _DICT, _CAUSE, _CONTEXT, _SUPPRESS, _TRACEBACK = (
 _MESSAGE, _MEMBERS = vars(BaseExceptionGroup)["message"], vars(BaseExceptionGroup)["exceptions"]
 _BUILTIN = {id(cls) for cls in vars(builtins).values() if isinstance(cls, type)}  # a metaclass may forbid hashing
 _PLAIN = frozenset({str, bytes, int, float, complex, bool, type(None)})
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 # What ends here is code of the user that fails. The worker has nobody to tell; the parent must not lose a Ctrl-C.
 _IN_WORKER, _IN_PARENT = BaseException, (Exception, SystemExit)
@@ -201,7 +196,7 @@ class _Packing:
             self.link("cause", _CAUSE.__get__(exc), notes),
             self.link("context", _CONTEXT.__get__(exc), notes),
             bool(_SUPPRESS.__get__(exc)),
-            _frames(_TRACEBACK.__get__(exc), notes),
+            frames_of(_TRACEBACK.__get__(exc), notes),
             notes,
             losses,
         )
@@ -457,7 +452,7 @@ class _Unpacking:
             _CAUSE.__set__(exc, None if node.cause is None else self.made[node.cause])
             _CONTEXT.__set__(exc, None if node.context is None else self.made[node.context])
             _SUPPRESS.__set__(exc, node.suppress)
-            _TRACEBACK.__set__(exc, _traceback(node.frames))
+            _TRACEBACK.__set__(exc, traceback_of(node.frames))
             if node.notes:
                 _DICT.__get__(exc)["__notes__"] = node.notes
         return self.made[0]
@@ -546,106 +541,6 @@ def _said(exc: BaseException) -> str:
         return f"{type(exc).__name__}: {exc}"[:500]
     except _IN_PARENT:
         return type(exc).__name__
-
-
-# ---------------------------------------------------------------------- tracebacks
-
-
-def _frames(traceback: types.TracebackType | None, notes: list[str]) -> list[_Frame]:
-    """What a traceback shows, the outermost frame first."""
-    entries = []
-    while traceback is not None:
-        entries.append(traceback)
-        traceback = traceback.tb_next
-    # Calls of penstock lead to every function of the user. If there is nothing but penstock, they are the story.
-    users = (n for n, entry in enumerate(entries) if not entry.tb_frame.f_code.co_filename.startswith(_HERE))
-    entries = entries[next(users, 0) :]
-    over = len(entries) - MOST_FRAMES
-    if over > 0:
-        half = MOST_FRAMES // 2
-        del entries[half:-half]
-        notes.append(f"{over} frames were left out, after the first {half} of the traceback")
-    return [_frame_of(entry) for entry in entries]
-
-
-def _frame_of(entry: types.TracebackType) -> _Frame:
-    code, line = entry.tb_frame.f_code, entry.tb_lineno
-    module = entry.tb_frame.f_globals.get("__name__")
-    columns: tuple[int | None, int | None, int | None] = (None, None, None)
-    if entry.tb_lasti >= 0:
-        for first, *rest in itertools.islice(code.co_positions(), entry.tb_lasti // 2, entry.tb_lasti // 2 + 1):
-            if first == line:
-                columns = (rest[0], rest[1], rest[2])
-    return (
-        code.co_filename,
-        code.co_name,
-        code.co_qualname,
-        code.co_firstlineno,
-        module if type(module) is str else "",
-        code.co_firstlineno if line is None else line,
-        *columns,
-    )
-
-
-def _traceback(frames: list[_Frame]) -> types.TracebackType | None:
-    traceback = None
-    for frame in reversed(frames):
-        traceback = types.TracebackType(traceback, _frame(frame), 0, frame[5])
-    return traceback
-
-
-def _pattern() -> Iterator[None]:
-    yield
-
-
-@functools.lru_cache(1000)
-def _frame(shown: _Frame) -> types.FrameType:
-    """A frame that looks like another one.
-
-    It is that of a generator which has not begun: no code has to run for it, so that no tracer sees it, and
-    it has no caller whose variables it would keep alive.
-    """
-    file, name, qualname, first, module, line, *rest = shown
-    code = _pattern.__code__
-    code = code.replace(
-        co_filename=file,
-        co_name=name,
-        co_qualname=qualname,
-        co_firstlineno=first,
-        co_linetable=_line_table(line - first, _span(line, *rest), len(code.co_code) // 2),
-    )
-    # linecache asks these for the source of modules that are in archives.
-    loaded = getattr(sys.modules.get(module), "__dict__", {})
-    context = {key: loaded[key] for key in ("__file__", "__loader__", "__spec__") if key in loaded}
-    return types.FunctionType(code, {"__name__": module, **context})().gi_frame  # type: ignore[no-any-return]
-
-
-def _span(line: int, end: int | None, column: int | None, end_column: int | None) -> list[int]:
-    if end is None or column is None or end_column is None or end < line:
-        return []
-    return [end - line, column + 1, end_column + 1]
-
-
-def _line_table(shift: int, span: list[int], units: int) -> bytes:
-    """One position for all of a code object, in CPython's format since 3.11 (Objects/locations.md)."""
-    table = bytearray()
-    while units > 0:
-        covered = min(units, 8)
-        table.append(0x80 | (14 if span else 13) << 3 | covered - 1)
-        _append(table, -shift << 1 | 1 if shift < 0 else shift << 1)
-        for number in span:
-            _append(table, number)
-        shift = 0  # the lines are told by their differences
-        units -= covered
-    return bytes(table)
-
-
-def _append(table: bytearray, number: int) -> None:
-    """Six bits at a time, the lowest first."""
-    while number >= 64:
-        table.append(number & 63 | 64)
-        number >>= 6
-    table.append(number)
 
 
 #: made beforehand, for when memory or stack have come to their end

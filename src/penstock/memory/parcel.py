@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, update_wrapper
-from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -39,6 +38,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError, PlanError
 from penstock.memory.block import Block, single_block
+from penstock.memory.modules import importable
 from penstock.memory.segment import SENDABLE, Mapping, same_bytes
 from penstock.memory.unsendable import Part, Unsendable, explained, heaviest
 
@@ -203,7 +203,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _look_at_module(self, name: Any) -> None:
         module = sys.modules.get(name) if isinstance(name, str) and name != "__main__" else None
-        if type(module) is not ModuleType or _importable(module) or module.__name__ not in sys.modules:
+        if type(module) is not ModuleType or importable(module) or module.__name__ not in sys.modules:
             return
         if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
@@ -279,7 +279,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 def _cached(function: Any) -> Any:
     """A function behind `lru_cache`. Pickle would send its name, and a worker has no such name in `__main__`."""
     module = sys.modules.get(getattr(function, "__module__", ""))
-    if type(module) is ModuleType and module.__name__ != "__main__" and _importable(module):
+    if type(module) is ModuleType and module.__name__ != "__main__" and importable(module):
         found: Any = module
         for name in function.__qualname__.split("."):
             found = getattr(found, name, None)
@@ -413,53 +413,6 @@ def _make_part(
     return array
 
 
-# Modules.
-
-
-def _importable(module: ModuleType) -> bool:
-    """Whether a worker that imports a module of this name gets this one."""
-    if (known := _verdicts.get(module)) is None:
-        known = _verdicts[module] = _found(module)
-    return known
-
-
-def _found(module: ModuleType) -> bool:
-    name = module.__name__
-    if name.partition(".")[0] in sys.stdlib_module_names:
-        return True
-    above = sys.modules.get(parent := name.rpartition(".")[0])
-    if parent and (above is None or (type(above) is ModuleType and not _importable(above))):
-        return False
-    found = _spec(name, getattr(above, "__path__", None))
-    spec = getattr(module, "__spec__", None)
-    origin = getattr(module, "__file__", None) or (spec.origin if spec is not None else None)
-    if spec is None and origin is None:
-        # Libraries in C make such modules inside a package, as it is imported.
-        return bool(parent) and found is None
-    return found is not None and _same_file(origin, found.origin)
-
-
-def _same_file(one: str | None, other: str | None) -> bool:
-    if one == other:  # also a package without a file of its own, of which there is one per name
-        return True
-    try:
-        return one is not None and other is not None and os.path.samefile(one, other)
-    except OSError:
-        return False
-
-
-def _spec(name: str, path: Any) -> ModuleSpec | None:
-    """What an import would find. `importlib.util.find_spec` would ask the module that is loaded already."""
-    for finder in sys.meta_path:
-        try:
-            found = finder.find_spec(name, path)
-        except Exception:  # of somebody else's finder, about a module that may be ours
-            continue
-        if found is not None:
-            return found
-    return None
-
-
 # Copying. What has been copied is found again by its address, and compared: an array that was changed in
 # place, or another at the same address, is copied anew. So nothing has to be known about who owns it.
 
@@ -521,7 +474,6 @@ def _address(array: NDArray[Any]) -> int:
     return address
 
 
-_verdicts: weakref.WeakKeyDictionary[ModuleType, bool] = weakref.WeakKeyDictionary()
 #: by address and size of what was copied, as long as a parcel holds the copy
 _copies: weakref.WeakValueDictionary[_Key, _Copy] = weakref.WeakValueDictionary()
 #: cloudpickle's list of modules to send by value is one for the process. A `__getstate__` may pack, too.
