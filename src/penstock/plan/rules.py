@@ -96,6 +96,8 @@ class _Maker:
         self.steps = 0
         self.sites = 0
         self.pooled: dict[int, Site] = {}
+        #: the thread that does what is not worth a journey to another process
+        self.here: tuple[Site, int] | None = None
         #: the site whose one thread draws from the global generators
         self.drawing: Site | None = None
 
@@ -315,10 +317,20 @@ class _Maker:
             draft.reasons.append(f"the outputs of {op.interleave} inputs alternate, one by one")
         return draft
 
+    def _keep_here(self, draft: _Draft) -> None:
+        """Samples that have come back from other processes are not sent there again for nothing."""
+        if any(step.op.calls_user for step in draft.steps):
+            return
+        self.here = self.here or self._site(Placement("thread", 1))
+        draft.site, draft.workers = self.here
+        draft.reasons.append("runs here, in a thread: its samples are here, and no function of yours is called")
+
     # ------------------------------------------------------------------ bound
 
     def _finished(self, draft: _Draft) -> Stage:
         self.count += 1
+        if find_executor(draft.site.kind).remote and isinstance(draft.feed, Joined):
+            self._keep_here(draft)
         label = "+".join(dict.fromkeys(step.op.title for step in draft.steps if not step.op.remembers))
         feed = draft.feed
         if not label and isinstance(feed, Joined):

@@ -61,6 +61,11 @@ class Inlet(ABC):
         """A ticket with the next `count` samples."""
 
     @property
+    def fills(self) -> bool:
+        """More samples may come than are here now."""
+        return False
+
+    @property
     @abstractmethod
     def ended(self) -> bool:
         """No ticket will be cut any more."""
@@ -292,6 +297,10 @@ class JoinedInlet(Inlet):
     def sample_bytes(self) -> int:
         here = self._passed.count + sum(queue.count for queue in self.queues)
         return self.held_bytes // here if here else 0
+
+    @property
+    def fills(self) -> bool:
+        return not self._finished
 
     @property
     def ended(self) -> bool:

@@ -267,6 +267,8 @@ class StageRun:
         if inlet.sample_bytes:
             size = max(1, min(size, lane.budget.portion // inlet.sample_bytes))
         count = inlet.available(size)
+        if count and lane.remote and lane.in_flight and inlet.fills and 2 * count < size:
+            return None  # a journey for so few is not worth it: while another ticket is out, more will come
         if count:
             if count > 1:
                 count = min(count, inlet.share(lane.cap, usual) * stage.unit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import penstock.executors
@@ -13,6 +13,7 @@ from penstock.construct import concat, from_iterable, from_sequence, zip
 from penstock.errors import Skip
 from penstock.executors import find_executor
 from penstock.executors.executor import Executor, Worker
+from penstock.executors.startup import keep_warm
 from penstock.pipeline import Pipeline
 from penstock.testing.layouts import INLINE, Layout, assert_same_stream
 from penstock.testing.leaks import leaks_since, snapshot
@@ -33,11 +34,12 @@ def check_executor(executor: str | type[Executor]) -> None:
 
     >>> check_executor("thread")
     >>> check_executor("inline")
+    >>> check_executor("process")
     """
     found = find_executor(executor) if isinstance(executor, str) else executor
     if not str(getattr(found, "kind", "")).isidentifier():
         raise AssertionError(f"{found.__name__}.kind must be a name, as in on='thread'")
-    with _registered(found):
+    with _registered(found), keep_warm() if found.remote else nullcontext():
         before = snapshot()
         if not found.inline:
             _check_workers(found)

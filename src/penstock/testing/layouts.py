@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from penstock.errors import PlanError
+from penstock.memory.parcel import pack
 from penstock.ops.op import Key
 from penstock.pipeline import Pipeline
 from penstock.plan.rules import flow_length
@@ -17,7 +20,17 @@ from penstock.sources.source import Flow
 from penstock.testing.interleaving import interleave
 from penstock.testing.same import assert_same, difference
 
-__all__ = ["ASYNC_LAYOUTS", "INLINE", "LAYOUTS", "Layout", "Stream", "assert_same_stream"]
+__all__ = [
+    "ASYNC_LAYOUTS",
+    "FEW_PROCESS_LAYOUTS",
+    "INLINE",
+    "LAYOUTS",
+    "PROCESS_LAYOUTS",
+    "Layout",
+    "Stream",
+    "assert_same_stream",
+    "sendable",
+]
 
 #: a batch that takes longer is one that never comes
 _HANGS_S = 20.0
@@ -32,8 +45,8 @@ class Layout:
     ``keep`` is the most finished samples that are kept ready, and so bounds the size of a ticket.
     ``order`` is the seed of an interleaving; see `penstock.testing.interleave`.
 
-    >>> print(Layout("thread", 2, memory="1MB"))
-    on 2 thread workers, memory=1MB
+    >>> print(Layout("process", 2, memory="1MB"))
+    on 2 process workers, memory=1MB
     """
 
     on: str = "thread"
@@ -109,6 +122,24 @@ ASYNC_LAYOUTS: Sequence[Layout] = (
     Layout("async", 2, memory=1),
     Layout("async", 3, keep=1),
 )
+
+
+PROCESS_LAYOUTS: Sequence[Layout] = (
+    *(Layout("process", workers) for workers in (1, 2, 3)),
+    Layout("process", 2, memory=1),
+    Layout("process", 3, keep=1),
+)
+#: where there is no time for all of them; what a bound on memory cuts into pieces is cut in the processes, too
+FEW_PROCESS_LAYOUTS: Sequence[Layout] = (Layout("process", 2), Layout("process", 3, memory=1))
+
+
+def sendable(*values: Any) -> bool:
+    """Whether worker processes can be given all of this, and there are any here."""
+    try:
+        pack(values, "what is checked")
+    except PlanError:
+        return False
+    return hasattr(socket, "SCM_RIGHTS")
 
 
 def fitting(pipeline: Flow, memory: int | str | None) -> int | str | None:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -15,7 +16,16 @@ from penstock.errors import PlanError
 from penstock.ops.op import Effect, Op
 from penstock.pipeline import Pipeline
 from penstock.plan.rules import flow_length
-from penstock.testing.layouts import ASYNC_LAYOUTS, INLINE, LAYOUTS, Layout, Stream, assert_same_stream
+from penstock.testing.layouts import (
+    ASYNC_LAYOUTS,
+    FEW_PROCESS_LAYOUTS,
+    INLINE,
+    LAYOUTS,
+    Layout,
+    Stream,
+    assert_same_stream,
+    sendable,
+)
 from penstock.testing.same import difference
 
 __all__ = ["check_op"]
@@ -34,12 +44,12 @@ def check_op(
     `op` is an op value, or a function from Pipeline to Pipeline. Over a sequence and over a stream,
     its stream must be the same inline, on any number of threads, with small and large tickets,
     under any memory bound and in several seeded interleavings; an asynchronous op is run on
-    coroutines as well. ``layouts`` replaces these ways to run it. Samples whose function raises
-    are welcome: they must fail alike everywhere.
+    coroutines as well, and what can be sent to worker processes, on these. ``layouts`` replaces
+    these ways to run it. Samples whose function raises are welcome: they must fail alike everywhere.
 
-    An op value must also be frozen, survive pickling, name itself, and tell the truth in its
-    traits: one output per sample if it KEEPS, a part of the samples if it SELECTS, the samples
-    themselves if it PASSES them, and as many as its `length` says.
+    An op value must also be frozen, survive pickling unless what it was given does not, name
+    itself, and tell the truth in its traits: one output per sample if it KEEPS, a part of the
+    samples if it SELECTS, the samples themselves if it PASSES them, and as many as its `length` says.
 
     >>> from penstock import ops
     >>> check_op(ops.Map(str), range(10))
@@ -55,6 +65,15 @@ def check_op(
     given = list(samples)
     if isinstance(op, Op):
         _check_value(op)
+    processes = sendable(op, given) if layouts is None else any(layout.on == "process" for layout in layouts)
+    # It starts while the op runs on threads; from then on each process starts in milliseconds.
+    with keep_warm() if processes else nullcontext():
+        _check_everywhere(op, given, layouts, seed, epochs)
+
+
+def _check_everywhere(
+    op: Any, given: list[Any], layouts: Sequence[Layout] | None, seed: int, epochs: int
+) -> None:
     label = op.label if isinstance(op, Op) else getattr(op, "__name__", repr(op))
     sources = {
         f"a sequence of {len(given)}": from_sequence(given),
@@ -66,7 +85,7 @@ def check_op(
         what = f"{label} over {name}"
         pipeline = _applied(source, op, needs_index="stream" not in name)
         if pipeline is not None:
-            inline[name] = _check_streams(pipeline, what, layouts, seed, epochs, len(given))
+            inline[name] = _check_streams(pipeline, what, layouts, seed, epochs, given)
             if isinstance(op, Op):
                 _check_traits(op, [] if "empty" in name else given, inline[name], what)
     if isinstance(op, Op) and op.order() is not None and op.joined:
@@ -87,15 +106,19 @@ def _applied(source: Pipeline[Any], op: Any, needs_index: bool) -> Pipeline[Any]
 
 
 def _check_streams(
-    pipeline: Pipeline[Any], what: str, layouts: Sequence[Layout] | None, seed: int, epochs: int, n: int
+    pipeline: Pipeline[Any], what: str, layouts: Sequence[Layout] | None, seed: int, epochs: int, given: list[Any]
 ) -> Stream:
     length = flow_length(pipeline)
-    most = 3 * n + 10 if length == math.inf else None
-    if layouts is None:
-        layouts = [*LAYOUTS, *(ASYNC_LAYOUTS if any(op.asynchronous for op in pipeline.ops) else ())]
+    most = 3 * len(given) + 10 if length == math.inf else None
     # A copy: an op that writes into what it was given would change what it is compared with.
     expected = INLINE.run(pipeline, seed=seed, epochs=epochs, most=most)
     expected.epochs = copy.deepcopy(expected.epochs)
+    if layouts is None:
+        layouts = [
+            *LAYOUTS,
+            *(ASYNC_LAYOUTS if any(op.asynchronous for op in pipeline.ops) else ()),
+            *(FEW_PROCESS_LAYOUTS if sendable(pipeline.ops, given, expected.epochs) else ()),
+        ]
     for layout in layouts:
         found = layout.run(_placed(pipeline, layout), seed=seed, epochs=epochs, most=most)
         assert_same_stream(expected, found, f"{what}, {layout}", ordered=all(op.ordered for op in pipeline.ops))
@@ -108,12 +131,12 @@ def _check_streams(
 
 def _placed(pipeline: Pipeline[Any], layout: Layout) -> Pipeline[Any]:
     """Ops that have a number of workers get the layout's; those without a placement follow the loader."""
-    ops = [
-        dataclasses.replace(op, workers=layout.workers)  # type: ignore[type-var]
-        if getattr(op, "workers", None) is not None and getattr(op, "on", None) is None
-        else op
-        for op in pipeline.ops
-    ]
+    ops = list(pipeline.ops)
+    for number, op in enumerate(ops):
+        if getattr(op, "workers", None) is None or getattr(op, "on", None) is not None:
+            continue
+        on = "process" if layout.on == "process" and not op.asynchronous else None
+        ops[number] = dataclasses.replace(op, workers=layout.workers, on=on)  # type: ignore[type-var]
     return Pipeline(pipeline.source, tuple(ops))
 
 
@@ -159,6 +182,8 @@ def _check_value(op: Op[Any, Any]) -> None:
     if op != op or op != dataclasses.replace(op):  # type: ignore[type-var]
         raise AssertionError(f"{op.label} must be equal to a copy of itself")
     _check_hash(op)
+    if not sendable([getattr(op, one.name) for one in dataclasses.fields(op)]):
+        return  # what it was given cannot be pickled: a function that holds a lock, for example
     twin = cloudpickle.loads(cloudpickle.dumps(op))
     if (type(twin).__qualname__, twin.label) != (type(op).__qualname__, op.label):
         raise AssertionError(f"{op.label} comes out of pickling as {twin.label}")

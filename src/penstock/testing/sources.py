@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
+from penstock.executors.startup import keep_warm
 from penstock.pipeline import Pipeline
 from penstock.sources.source import IndexedSource, Source, StreamSource
-from penstock.testing.layouts import INLINE, LAYOUTS, assert_same_stream
+from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, INLINE, LAYOUTS, assert_same_stream, sendable
 from penstock.testing.same import assert_same, difference
 from penstock.trees import fields_of, stacked
 
@@ -28,7 +30,7 @@ def check_source(source: Source | Pipeline[Any], *, most: int = 100) -> None:
     in an array of indices in any order and with repeats, by several threads at once, and as a
     batch if it reads batches. A stream must give the same records whenever it is opened, without
     the first ones if so many are skipped, in iterators that do not disturb each other. Both must
-    survive pickling, and give the same stream on every layout.
+    survive pickling, and give the same stream on every layout, on threads and on processes.
 
     >>> import penstock as ps
     >>> check_source(ps.from_arrays({"x": np.eye(5), "y": np.arange(5)}))
@@ -178,5 +180,7 @@ def _opened(source: StreamSource, shard: Any, skip: int, most: int) -> list[Any]
 def _check_layouts(source: Source, most: int) -> None:
     pipeline: Pipeline[Any] = Pipeline(source).take(most)
     expected = INLINE.run(pipeline)
-    for layout in LAYOUTS:
-        assert_same_stream(expected, layout.run(pipeline), f"{source.label}, {layout}")
+    processes = FEW_PROCESS_LAYOUTS if sendable(source, expected.epochs) else ()
+    with keep_warm() if processes else nullcontext():  # so that each process starts in milliseconds
+        for layout in [*LAYOUTS, *processes]:
+            assert_same_stream(expected, layout.run(pipeline), f"{source.label}, {layout}")
