@@ -6,9 +6,9 @@ Guarantees:
 * What is merely on its way out is not reported: garbage is collected, and ends are awaited for `grace_s`.
 * Every kind is found by looking at the process from outside, so code cannot forget to register itself.
 
-Not counted: threads that Python did not start (OpenMP pools, drivers), since nobody can join them, and
-multiprocessing's resource tracker, which lives until the interpreter exits. Processes count with all their
-descendants. Where there is no `/proc`, only threads are seen.
+Not counted: threads that Python did not start (OpenMP pools, drivers), since nobody can join them, shared
+memory that other programs have in use, and multiprocessing's resource tracker, which lives until the
+interpreter exits. Processes count with all their descendants. Where there is no `/proc`, only threads are seen.
 
 >>> with no_leaks():
 ...     worker = threading.Thread(target=print, args=("working",))
@@ -76,8 +76,11 @@ def no_leaks(grace_s: float = 2.0, *, allow: Collection[str] = ()) -> Iterator[N
 
 
 def _new_since(before: Snapshot, allow: Collection[str]) -> list[str]:
-    fresh = (text for key, text in _inventory().items() if key not in before)
-    return [text for text in fresh if not any(allowed in text for allowed in allow)]
+    fresh = {key: text for key, text in _inventory().items() if key not in before}
+    if any(kind == "shared memory" for kind, *_ in fresh):
+        others = _mapped_by_others()
+        fresh = {key: text for key, text in fresh.items() if key[0] != "shared memory" or key[2] not in others}
+    return [text for text in fresh.values() if not any(allowed in text for allowed in allow)]
 
 
 def _inventory() -> dict[_Key, str]:
@@ -98,6 +101,13 @@ def _threads() -> dict[_Key, str]:
 
 
 def _processes() -> dict[_Key, str]:
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+    ours = {pid: started for pid, started in _descendants().items() if pid != tracker}
+    return {("process", pid, started): f"process {pid}: {_command(pid)}" for pid, started in ours.items()}
+
+
+def _descendants() -> dict[int, str]:
+    """The processes below this one, and when each was started."""
     parent: dict[int, int] = {}
     started: dict[int, str] = {}
     for entry in _entries("/proc"):
@@ -110,9 +120,7 @@ def _processes() -> dict[_Key, str]:
     def is_ours(pid: int) -> bool:
         return pid in parent and (parent[pid] == os.getpid() or is_ours(parent[pid]))
 
-    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
-    ours = [pid for pid in parent if pid != tracker and is_ours(pid)]
-    return {("process", pid, started[pid]): f"process {pid}: {_command(pid)}" for pid in ours}
+    return {pid: started[pid] for pid in parent if is_ours(pid)}
 
 
 def _command(pid: int) -> str:
@@ -141,6 +149,18 @@ def _shared_memory() -> dict[_Key, str]:
             status = entry.stat()
             if status.st_uid == os.getuid():
                 found["shared memory", status.st_ino, entry.name] = f"shared memory {entry}"
+    return found
+
+
+def _mapped_by_others() -> set[str]:
+    """Names of shared memory that processes use which are none of ours."""
+    ours = {os.getpid(), *_descendants()}
+    found: set[str] = set()
+    for entry in _entries("/proc"):
+        if entry.name.isdigit() and int(entry.name) not in ours:
+            with suppress(OSError):
+                lines = (entry / "maps").read_text(errors="replace").splitlines()
+                found.update(line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line)
     return found
 
 
