@@ -33,7 +33,7 @@ from penstock.runtime.budget import Estimate
 from penstock.runtime.cargo import Cargo
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.line import Line
-from penstock.runtime.wire import Gone, Message
+from penstock.runtime.wire import Gone, Late, Message
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
 
@@ -46,8 +46,8 @@ _CREDITS = 3
 _GRACE_S = 0.3
 #: how long to wait for word of what holds up a batch
 _WORD_S = 1.0
-#: processes that die one after the other without a chunk in between
-_DEATHS_RUNNING = 3
+#: processes that die one after the other without anything new from them
+_DEATHS_RUNNING = 10
 
 _runs = count(1)
 
@@ -151,31 +151,35 @@ class Isolated:
         began = perf_counter()
         deadline = inf if timeout_s is None else began + timeout_s
         try:
-            while not run.ended:
+            while True:
                 self._check_open()
+                if run.ended:
+                    return None
                 try:
                     line = self._connected()
                     if not line.wait(deadline - perf_counter() if deadline < inf else inf):
                         raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(line)}")
-                    message = self._received(line)
-                    found = self._heard(line, run, message)
+                    found = self._heard(line, run, self._received(line, deadline))
                 except Gone:
-                    self._bury(run)
+                    if not self.closed:
+                        self._bury(run)
                     continue
                 if isinstance(found, Chunk):
-                    if found.samples or found.losses or found.failure is not None:
+                    if not found.blank:
                         return found
                 elif found:
                     return None
-            return None
         finally:
             self.counters.wait_s += perf_counter() - began
 
-    def _received(self, line: Line) -> Message:
+    def _received(self, line: Line, deadline: float) -> Message:
         try:
-            return line.wire.receive()
+            return line.wire.receive(deadline=deadline)
         except Gone:
             raise
+        except Late:
+            self._drop_process()
+            raise StageTimeout("no batch in time; its process has stopped in the middle of one") from None
         except BaseException:
             # Interrupted in the middle of a message: what follows could not be understood.
             self._drop_process()
@@ -190,7 +194,10 @@ class Isolated:
             number, cargo, stats = said
             chunk = self._on_chunk(line, cargo, stats, message)
             if number == run.number:
-                return run.news(chunk)
+                chunk = run.news(chunk)
+                # Only what is new shows that it gets further than the one before it.
+                self._deaths_running = 0 if chunk.samples else self._deaths_running
+                return chunk
         elif kind == "end":
             number, stats = said
             self._stats = stats
@@ -213,7 +220,6 @@ class Isolated:
             self._estimate.add(cargo.nbytes)
         chunk = line.received(cargo, message, grant)
         self._stats = stats or self._stats
-        self._deaths_running = 0
         self._credit(line)
         return chunk
 
@@ -228,9 +234,11 @@ class Isolated:
             line.wire.send(("holding",))
             deadline = perf_counter() + _WORD_S
             while line.wait(deadline - perf_counter()):
-                message = self._received(line)
+                message = self._received(line, deadline)
                 if message.head[0] == "holding":
                     return str(message.head[1])
+                # What comes now comes too late, but what it came in is used again.
+                self._heard(line, _Run(-1), message)
         except Gone:
             return "its process, which has ended"
         return "its process, which does not answer"

@@ -31,13 +31,15 @@ from penstock.runtime.remote_task import RemoteTask, described
 from penstock.runtime.remote_task import lost as lost_ticket
 from penstock.runtime.requests import along, request_for
 from penstock.runtime.stage_run import Job, Pull
-from penstock.runtime.wire import OTHER, Gone, Message, Reply
+from penstock.runtime.wire import OTHER, Gone, Late, Message, Reply
 from penstock.runtime.worker import HandIn, discard, joined
 
 __all__ = ["work_remote"]
 
 #: how long a process has to end by itself when it is not needed any more
 _GRACE_S = 0.3
+#: how long a message may take beyond the time of a call
+_MESSAGE_S = 5.0
 #: processes that end before they have begun with a ticket, one after the other
 _STILLBORN = 10
 #: processes of a crew that die without one answer in between
@@ -267,14 +269,14 @@ class _Front:
             while True:
                 line = self._connected()
                 self._wait(line)
-                message = line.wire.receive()
+                message = line.wire.receive(deadline=self._patience())
                 self.stillborn = 0
                 kind, *said = message.head
                 if kind == "need":
                     self._on_need(line, *said)
                 else:
                     return self._on_chunk(line, Reply(*said), message)
-        except Gone:
+        except (Gone, Late):
             return self._bury()
         except Exception as exc:
             # No memory for what it says: the rest of it could not be understood.
@@ -347,6 +349,11 @@ class _Front:
                 return
             if _stopped(self.worker.process.pid):
                 self.worker.process.kill()
+
+    def _patience(self) -> float:
+        """By when a message that has begun to come must be here: where calls have a time, so has this."""
+        timeout_s = self.out[0].job.stage_run.lane.timeout_s
+        return inf if timeout_s is None else perf_counter() + timeout_s + _MESSAGE_S
 
     # ------------------------------------------------------------------ deaths
 

@@ -22,9 +22,12 @@ from __future__ import annotations
 
 import array
 import pickle
+import select
 import socket
 import struct
 from collections.abc import Sequence
+from math import inf
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -36,7 +39,7 @@ from penstock.provenance import Place
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["OTHER", "SMALL_BYTES", "Gone", "Message", "Reply", "Request", "Wire"]
+__all__ = ["OTHER", "SMALL_BYTES", "Gone", "Late", "Message", "Reply", "Request", "Wire"]
 
 _PREFIX = struct.Struct("<IQ")
 #: descriptors in one message at the most; the kernel allows 253
@@ -50,6 +53,10 @@ OTHER = (cloudpickle.dumps, cloudpickle.loads)
 
 class Gone(Exception):
     """The other end has closed, or its process has ended."""
+
+
+class Late(Exception):
+    """The other end has stopped in the middle of a message."""
 
 
 class Request(NamedTuple):
@@ -124,20 +131,20 @@ class Wire:
         except OSError as exc:
             raise Gone from exc
 
-    def receive(self, fds: bool = False) -> Message:
-        """The next message. Waits for it; raises Gone at the end."""
+    def receive(self, fds: bool = False, deadline: float = inf) -> Message:
+        """The next message. Waits for it; raises Gone at the end, and Late if it is not here by the deadline."""
         got: list[int] = []
         if fds:
             prefix = self._with_fds(got)
         else:
             prefix = memoryview(bytearray(_PREFIX.size))
-            self._fill(prefix)
+            self._fill(prefix, deadline)
         head_size, body_size = _PREFIX.unpack(prefix)
         head = bytearray(head_size)
-        self._fill(memoryview(head))
+        self._fill(memoryview(head), deadline)
         body = np.empty(body_size, np.uint8)
         if body_size:
-            self._fill(body.data)
+            self._fill(body.data, deadline)
         return Message(pickle.loads(head), body, got)
 
     def _with_fds(self, got: list[int]) -> memoryview:
@@ -160,10 +167,15 @@ class Wire:
             self._fill(memoryview(prefix)[len(data) :])
         return memoryview(prefix)
 
-    def _fill(self, memory: memoryview) -> None:
+    def _fill(self, memory: memoryview, deadline: float = inf) -> None:
+        flags = socket.MSG_WAITALL if deadline == inf else socket.MSG_DONTWAIT
         while memory.nbytes:
             try:
-                count = self.sock.recv_into(memory, 0, socket.MSG_WAITALL)
+                count = self.sock.recv_into(memory, 0, flags)
+            except BlockingIOError:
+                if not select.select([self.sock], [], [], max(deadline - perf_counter(), 0))[0]:
+                    raise Late from None
+                continue
             except OSError as exc:
                 raise Gone from exc
             if not count:

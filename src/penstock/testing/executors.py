@@ -28,13 +28,12 @@ def check_executor(executor: str | type[Executor]) -> None:
     """Raise AssertionError unless the executor (its class, or the name it is registered by) works.
 
     Its workers must start, wait without losing a wake-up, say where they stand, and end when
-    their loop returns. Then standard pipelines are run on 1, 2 and 7 of them: the stream must be
+    their loop returns. Then standard pipelines are run on several of them: the stream must be
     that of an inline run, an exception must arrive as itself, an epoch may be broken off, and in
     the end nothing may be left behind.
 
     >>> check_executor("thread")
     >>> check_executor("inline")
-    >>> check_executor("process")
     """
     found = find_executor(executor) if isinstance(executor, str) else executor
     if not str(getattr(found, "kind", "")).isidentifier():
@@ -134,7 +133,7 @@ def _check_worker(kind: str, worker: Worker, loop: _Loop) -> None:
 
 def _check_pipeline(found: type[Executor], make: Callable[[bool, Any], Pipeline[Any]]) -> None:
     expected = INLINE.run(make(found.asynchronous, {}))
-    for workers in (1, 2, 7):
+    for workers in (1, 3) if found.remote else (1, 2, 7):  # a process takes a while to start
         placed = make(found.asynchronous, {} if found.inline else {"on": found.kind, "workers": workers})
         for memory in (None, 1):
             layout = INLINE if found.inline else Layout(found.kind, workers, memory)

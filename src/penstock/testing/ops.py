@@ -13,6 +13,7 @@ import cloudpickle  # type: ignore[import-untyped]
 
 from penstock.construct import from_iterable, from_sequence
 from penstock.errors import PlanError
+from penstock.executors.startup import keep_warm
 from penstock.ops.op import Effect, Op
 from penstock.pipeline import Pipeline
 from penstock.plan.rules import flow_length
@@ -71,9 +72,7 @@ def check_op(
         _check_everywhere(op, given, layouts, seed, epochs)
 
 
-def _check_everywhere(
-    op: Any, given: list[Any], layouts: Sequence[Layout] | None, seed: int, epochs: int
-) -> None:
+def _check_everywhere(op: Any, given: list[Any], layouts: Sequence[Layout] | None, seed: int, epochs: int) -> None:
     label = op.label if isinstance(op, Op) else getattr(op, "__name__", repr(op))
     sources = {
         f"a sequence of {len(given)}": from_sequence(given),
@@ -182,9 +181,12 @@ def _check_value(op: Op[Any, Any]) -> None:
     if op != op or op != dataclasses.replace(op):  # type: ignore[type-var]
         raise AssertionError(f"{op.label} must be equal to a copy of itself")
     _check_hash(op)
-    if not sendable([getattr(op, one.name) for one in dataclasses.fields(op)]):
+    if not sendable([getattr(op, one.name) for one in dataclasses.fields(op)]):  # type: ignore[arg-type]
         return  # what it was given cannot be pickled: a function that holds a lock, for example
-    twin = cloudpickle.loads(cloudpickle.dumps(op))
+    try:
+        twin = cloudpickle.loads(cloudpickle.dumps(op))
+    except Exception as exc:
+        raise AssertionError(f"{op.label} cannot be pickled, although all its fields can: {exc!r}") from exc
     if (type(twin).__qualname__, twin.label) != (type(op).__qualname__, op.label):
         raise AssertionError(f"{op.label} comes out of pickling as {twin.label}")
 

@@ -42,7 +42,7 @@ def difference(one: Any, other: Any, at: str = "sample") -> str | None:
         return _array_difference(np.asarray(one), np.asarray(other), at)
     # NaN is not equal to itself, and is the same all the same.
     same = one == other or (one != one and other != other)
-    if not same and type(one).__eq__ is object.__eq__:
+    if not same and getattr(type(one), "__eq__", None) is object.__eq__:
         inside, within = _state(one), _state(other)
         same = inside is not None and difference(inside, within) is None
     return None if same else f"{at}: {one!r}, then {other!r}"
