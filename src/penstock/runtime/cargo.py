@@ -15,10 +15,12 @@ from penstock.memory.codec import Layout, decode, layout_of
 from penstock.memory.exceptions import packed, unpacked
 from penstock.provenance import Place
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
+from penstock.runtime.failure import take_note
 from penstock.runtime.program import Program
 from penstock.runtime.wire import OTHER
+from penstock.trees import nbytes
 
-__all__ = ["Cargo", "measured", "stowed", "unstowed"]
+__all__ = ["Cargo", "measured", "sendable", "stowed", "unstowed", "without_largest"]
 
 
 class Cargo(NamedTuple):
@@ -40,7 +42,7 @@ def measured(chunk: Chunk, program: Program, epoch: int) -> tuple[Chunk, Layout]
         return chunk, layout_of(chunk.samples, other=OTHER)
     except Exception:
         number, exc = _first_unsendable(chunk.samples)
-    label = program.steps[-1].op.label if program.steps else program.stage.label
+    label = _label(program)
     place = chunk.places[number]
     index = program.index_of(epoch, place)
     failure = NotCarried(
@@ -59,6 +61,32 @@ def _first_unsendable(samples: list[Any]) -> tuple[int, Exception]:
         except Exception as exc:
             return number, exc
     return 0, TypeError("as a whole")
+
+
+def without_largest(chunk: Chunk, program: Program, epoch: int, exc: Exception) -> Chunk:
+    """What comes before the largest sample of a chunk, which ends there in `exc`."""
+    if not chunk.samples:
+        return Chunk([], (), chunk.failure or Failure(exc))
+    sizes = [nbytes(sample) for sample in chunk.samples]
+    number = sizes.index(max(sizes))
+    place = chunk.places[number]
+    label, index = _label(program), program.index_of(epoch, place)
+    take_note(exc, f"while sample {index} was sent back from {label}, {sizes[number] / 1e6:.1f} MB")
+    failure = Failure(exc, ErrorRecord(label, index, epoch, exc, place))
+    return Chunk(chunk.samples[:number], chunk.places[:number], failure, chunk.losses)
+
+
+def sendable(value: Any) -> bool:
+    """Whether a value can be pickled."""
+    try:
+        OTHER[0](value)
+    except Exception:
+        return False
+    return True
+
+
+def _label(program: Program) -> str:
+    return program.steps[-1].op.label if program.steps else program.stage.label
 
 
 def stowed(chunk: Chunk, layout: Layout, block: int | None) -> Cargo:

@@ -19,7 +19,7 @@ from typing import Any
 from penstock.errors import PenstockError, WorkerDied
 from penstock.executors.processes import ProcessExecutor, ProcessWorker
 from penstock.memory.block import Block
-from penstock.memory.codec import layout_of
+from penstock.memory.codec import Layout
 from penstock.memory.parcel import Parcel
 from penstock.runtime.cargo import Cargo
 from penstock.runtime.chunk import Chunk
@@ -29,7 +29,7 @@ from penstock.runtime.failure import broken
 from penstock.runtime.line import Line
 from penstock.runtime.remote_task import RemoteTask, described
 from penstock.runtime.remote_task import lost as lost_ticket
-from penstock.runtime.requests import along, request_for
+from penstock.runtime.requests import laid_out, request_for
 from penstock.runtime.stage_run import Job, Pull
 from penstock.runtime.wire import OTHER, Gone, Late, Message, Reply
 from penstock.runtime.worker import HandIn, discard, joined
@@ -134,6 +134,7 @@ class _Front:
         #: those of them that nobody waits for; any thread may add to it
         self.unwanted: deque[int] = deque()
         self.stillborn = 0
+        self._unreplaced = False
         self._forget_process()
         worker.front = self
 
@@ -178,26 +179,24 @@ class _Front:
         assert isinstance(job, Job)
         try:
             return self._give(job)
-        except Gone:
+        except (Gone, Late):
             return self._bury()
         except Exception as exc:
             stage_run = job.stage_run
             failed = broken(stage_run.lane.stage, job.ticket, stage_run.inlet.epoch, exc)
             if self.out and self.out[-1].job is job:
-                sent = self.out.pop()
-                if self.line is not None:
-                    self.line.take_back(sent.grant)
-                    self.line.take_back(self._lent.pop(sent.ticket, None))
+                self._take_back(self.out.pop())
             return [self._handing_in(job, failed, True, 0.0)]
 
     def _give(self, job: Job) -> list[HandIn]:
         lane, ticket = job.stage_run.lane, job.ticket
-        if not ticket.count:
-            told = Chunk([], (), ticket.failure, ticket.losses, final=True)
-            return [self._handing_in(job, told, True, 0.0)]
         if job.task is None:
             job.task = RemoteTask(lane, self.worker.name)
-        number = job.chunks.ticket if job.chunks is not None else next(_tickets)
+        if not ticket.count:
+            told = Chunk([], (), ticket.failure or job.task.ends_in, ticket.losses, final=True)
+            return [self._handing_in(job, told, True, 0.0)]
+        # A ticket that is gone on with has a new number too: what was forgone has a lower one.
+        number = next(_tickets)
         sent = _Sent(number, job, None)
         self.out.append(sent)
         line = self._connected()
@@ -208,18 +207,26 @@ class _Front:
         sent.grant = line.block_for(lane.block_estimate.nbytes)
         grant = None if sent.grant is None else sent.grant.number
         if job.chunks is not None:
-            self.paused.pop(number, None)
-            line.wire.send(("go", number, grant))
+            self.paused.pop(job.chunks.ticket, None)
+            line.wire.send(("go", job.chunks.ticket, number, grant), deadline=self._patience())
             return []
         if lane.number not in self._programs:
             parcel: Parcel = lane.parcel
-            line.wire.send(("program", lane.number), [parcel.data], [block.fd for block in parcel.blocks])
+            fds = [block.fd for block in parcel.blocks]
+            line.wire.send(("program", lane.number), [parcel.data], fds, self._patience())
             self._programs[lane.number] = weakref.ref(parcel)
-        self._send_run(line, sent, grant)
+        layout = laid_out(job)
+        if not job.ticket.count:
+            self._take_back(self.out.pop())
+            return [self._handing_in(job, Chunk([], (), job.task.ends_in, job.ticket.losses), True, 0.0)]
+        self._send_run(line, sent, grant, layout)
         return []
 
     def _connected(self) -> Line:
         if self.line is None:
+            if self._unreplaced:
+                self.worker.renew()
+                self._unreplaced = False
             self.line = Line(self.worker.process, self.executor.blocks)
             fd, self.desk = new_desk()
             try:
@@ -228,13 +235,10 @@ class _Front:
                 os.close(fd)
         return self.line
 
-    def _send_run(self, line: Line, sent: _Sent, grant: int | None) -> None:
-        job = sent.job
-        tree = along(job)
+    def _send_run(self, line: Line, sent: _Sent, grant: int | None, layout: Layout | None) -> None:
         header = number = None
         body: list[Any] = []
-        if tree:
-            layout = layout_of(tree, other=OTHER, private=("__main__",))
+        if layout is not None:
             header = layout.header
             block = line.block_for(layout.nbytes)
             if block is not None:
@@ -243,8 +247,8 @@ class _Front:
                 self._lent[sent.ticket] = block
             else:
                 body = layout.buffers()
-        request = request_for(job, sent.ticket, header, number, grant)
-        line.wire.send(("run", *request), body)
+        request = request_for(sent.job, sent.ticket, header, number, grant)
+        line.wire.send(("run", *request), body, deadline=self._patience())
 
     def tidy(self) -> None:
         """Tell the process what it need not keep."""
@@ -296,27 +300,36 @@ class _Front:
         cargo: Cargo = reply.cargo
         if cargo.block is not None:
             job.stage_run.lane.block_estimate.add(cargo.nbytes)
-        chunk = line.received(cargo, message, sent.grant)
-        if job.ticket.losses and not job.emitted:
-            chunk.losses = job.ticket.losses + chunk.losses
         for _, ticket in reply.returned:
             line.take_back(self._lent.pop(ticket, None))
+        done = reply.done
+        try:
+            chunk = line.received(cargo, message, sent.grant)
+            if reply.kept is not None:
+                for key, samples, places in OTHER[1](reply.kept):
+                    job.stage_run.lane.program.store.put(key, samples, places)
+        except Exception as exc:
+            # What has come cannot be made into objects again.
+            chunk, done = broken(job.stage_run.lane.stage, job.ticket, job.stage_run.inlet.epoch, exc), True
+            if not reply.done:
+                self.unwanted.append(sent.ticket)
         if task.trial.probing and reply.done:
             task.trial.probed()
             return self.give(job)
-        if reply.kept is not None:
-            for key, samples, places in OTHER[1](reply.kept):
-                job.stage_run.lane.program.store.put(key, samples, places)
+        if job.ticket.losses and not job.progress.begun:
+            chunk.losses = job.ticket.losses + chunk.losses
+        if done and chunk.failure is None:
+            chunk.failure = task.ends_in
         self.crew.deaths = 0
         task.rest()
-        if not reply.done:
+        if not done:
             job.chunks = _Paused(self, sent.ticket)
             job.owner = self.worker
             self.paused[sent.ticket] = weakref.ref(job)
-        return [self._handing_in(job, chunk, reply.done, reply.seconds)]
+        return [self._handing_in(job, chunk, done, reply.seconds)]
 
     def _handing_in(self, job: Job, chunk: Chunk, done: bool, seconds: float) -> HandIn:
-        made = joined(job, [chunk])
+        made = joined(job, [chunk], done)
         after = self.out[0].job if self.out else None
 
         def hand_in() -> list[Any]:
@@ -383,6 +396,7 @@ class _Front:
         except (OSError, PenstockError) as exc:
             how = f"{how}, and no other could be started: {exc}"
             self.stillborn = _STILLBORN
+            self._unreplaced = True
         results: list[HandIn] = [partial(self._redone, orphan, orphan=True) for orphan in orphans]
         if not overdue and cause is None:
             self.crew.deaths += 1
@@ -430,6 +444,12 @@ class _Front:
             engine.dropped(job, self.worker)
         self.crew.rouse()
         return []
+
+    def _take_back(self, sent: _Sent) -> None:
+        """A ticket was not sent after all."""
+        if self.line is not None:
+            self.line.take_back(sent.grant)
+            self.line.take_back(self._lent.pop(sent.ticket, None))
 
     def _take_back_all(self) -> None:
         """The process will not write any more: all blocks that it was given are free."""

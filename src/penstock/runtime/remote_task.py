@@ -25,6 +25,8 @@ class RemoteTask:
         self.worker_name = worker_name
         self.timeouts: dict[CallKey, int] = {}
         self.trial = Trial()
+        #: the ticket was cut short at a sample that cannot be sent
+        self.ends_in: Failure | None = None
         self.desk: Desk | None = None
 
     def rest(self) -> None:

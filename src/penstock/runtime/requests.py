@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from penstock.errors import NotCarried
+from penstock.memory.codec import Layout, layout_of
 from penstock.provenance import counter
+from penstock.runtime.chunk import ErrorRecord, Failure
 from penstock.runtime.remote_task import RemoteTask
 from penstock.runtime.stage_run import Job
-from penstock.runtime.wire import Request
+from penstock.runtime.wire import OTHER, Request
 
-__all__ = ["along", "request_for"]
+__all__ = ["laid_out", "request_for"]
 
 
 def request_for(job: Job, number: int, header: bytes | None, block: int | None, grant: int | None) -> Request:
@@ -33,7 +37,52 @@ def request_for(job: Job, number: int, header: bytes | None, block: int | None, 
     )
 
 
-def along(job: Job) -> dict[str, Any]:
+def laid_out(job: Job) -> Layout | None:
+    """What comes along with the ticket of `job`, ready to be written; None if nothing does.
+
+    A sample that cannot be sent cuts the ticket short: it ends there, in an error that names it.
+    """
+    tree = _along(job)
+    if not tree:
+        return None
+    try:
+        return layout_of(tree, other=OTHER, private=("__main__",))
+    except Exception as exc:
+        what = "samples" if "samples" in tree else "read"
+        number, cause = _first_unsendable(tree[what], exc)
+    _cut_short(job, number, cause)
+    tree[what] = tree[what][: job.ticket.count]
+    return layout_of(tree, other=OTHER, private=("__main__",))
+
+
+def _first_unsendable(samples: list[Any], exc: Exception) -> tuple[int, Exception]:
+    for number, sample in enumerate(samples):
+        try:
+            layout_of(sample, other=OTHER, private=("__main__",))
+        except Exception as cause:
+            return number, cause
+    raise exc
+
+
+def _cut_short(job: Job, number: int, cause: Exception) -> None:
+    ticket, lane = job.ticket, job.stage_run.lane
+    unit, steps = lane.stage.unit, lane.stage.steps
+    place = ticket.first + number if ticket.samples is None else ticket.places[number]
+    label = steps[0].op.label if steps else lane.stage.label
+    index = lane.program.index_of(ticket.epoch, place)
+    exc = NotCarried(
+        f"sample {index} cannot be sent to the worker process that runs {label}: {cause}; "
+        "make it in the worker, or run the op on='thread'"
+    )
+    job.task.ends_in = Failure(exc, ErrorRecord(label, index, ticket.epoch, exc, place))
+    whole = number // unit * unit
+    if ticket.samples is None:
+        job.ticket = replace(ticket, last=ticket.first + whole)
+    else:
+        job.ticket = replace(ticket, samples=ticket.samples[:whole], places=ticket.places[:whole])
+
+
+def _along(job: Job) -> dict[str, Any]:
     """What has to come along with a ticket: its samples, what only this process can read, what a cache holds."""
     ticket, program = job.ticket, job.stage_run.lane.program
     tree: dict[str, Any] = {}
@@ -56,12 +105,12 @@ def along(job: Job) -> dict[str, Any]:
 
 
 def _probe_from(job: Job) -> int:
-    """The sample of a ticket to begin a probe with: behind the last one that was found to kill."""
+    """The sample of a ticket to begin a probe with: the last one of which something was found to kill."""
     condemned = job.task.trial.condemned
     if not condemned:
         return 0
     position: int = list(condemned)[-1][1]
     if job.ticket.samples is None:
-        return max(0, position - job.ticket.first + 1)
+        return max(0, position - job.ticket.first)
     positions = [counter(place)[0] for place in job.ticket.places]
-    return positions.index(position) + 1 if position in positions else 0
+    return positions.index(position) if position in positions else 0

@@ -25,7 +25,7 @@ from penstock.memory.parcel import unpack
 from penstock.memory.segment import Mapping
 from penstock.ops.op import Effect
 from penstock.runtime.bridge import Bridge
-from penstock.runtime.cargo import measured, stowed
+from penstock.runtime.cargo import measured, sendable, stowed, without_largest
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.runtime.desk import Desk
 from penstock.runtime.failure import broken, take_note
@@ -134,8 +134,9 @@ class _Serving:
     def _on_run(self, message: Message, *request: Any) -> None:
         self._begin(Request(*request), message)
 
-    def _on_go(self, message: Message, ticket: int, grant: int | None) -> None:
-        opened = self.open[ticket]
+    def _on_go(self, message: Message, before: int, ticket: int, grant: int | None) -> None:
+        opened = self.open.pop(before)
+        opened.request = opened.request._replace(ticket=ticket)
         opened.grant = grant
         self.desk.take(ticket)
         self._advance(opened)
@@ -244,6 +245,17 @@ class _Serving:
     # ------------------------------------------------------------------ answering
 
     def _answer(self, opened: _Open, chunk: Chunk, done: bool, seconds: float) -> None:
+        while True:
+            try:
+                self._send_chunk(opened, chunk, done, seconds)
+                return
+            except Gone:
+                raise
+            except Exception as exc:
+                # No memory to send it all: what comes before the largest sample, and then the error.
+                chunk, done = without_largest(chunk, opened.program, opened.request.epoch, exc), True
+
+    def _send_chunk(self, opened: _Open, chunk: Chunk, done: bool, seconds: float) -> None:
         request = opened.request
         chunk, layout = measured(chunk, opened.program, request.epoch)
         done = done or chunk.failure is not None
@@ -316,7 +328,10 @@ def _kept(program: Program) -> bytes | None:
     if not isinstance(store, CarriedStore) or not store.made:
         return None
     made, store.made = store.made, []
-    data: bytes = OTHER[0](made)
+    try:
+        data: bytes = OTHER[0](made)
+    except Exception:
+        data = OTHER[0]([one for one in made if sendable(one)])
     return data
 
 

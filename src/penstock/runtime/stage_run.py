@@ -20,6 +20,7 @@ from penstock.runtime.chunk import Chunk, Ticket
 from penstock.runtime.inlets import Inlet, Pulled, StreamInlet
 from penstock.runtime.program import Program
 from penstock.runtime.reorder import Alternating, AsDone, InOrder, Outlet
+from penstock.runtime.rest import Progress
 from penstock.runtime.sizing import TARGET_REMOTE_S, TARGET_S, Sizer
 from penstock.stats.counters import StageCounters
 
@@ -97,14 +98,13 @@ class Job:
         "__weakref__",
         "ahead",
         "chunks",
-        "emitted",
         "expected",
         "guest",
         "made_bytes",
         "number",
         "owner",
+        "progress",
         "reserved",
-        "skip",
         "stage_run",
         "task",
         "ticket",
@@ -128,10 +128,8 @@ class Job:
         self.owner: Any = None
         #: bytes made since the last chunk was handed in
         self.made_bytes = 0
-        #: samples handed in so far
-        self.emitted = 0
-        #: samples to drop because they were handed in before the ticket was begun again
-        self.skip = 0
+        #: what it has handed in so far
+        self.progress = Progress()
 
     def close(self) -> None:
         """End the generator of its chunks, and with it the user's generators inside."""
@@ -232,7 +230,7 @@ class StageRun:
     def disowned(self, job: Job) -> None:
         """The process that a ticket was paused in has ended: another begins it anew."""
         job.owner = job.chunks = None
-        job.skip = job.emitted
+        job.ticket = job.progress.rest_of(job.ticket, self.lane.stage.unit)
 
     def _next(self, guest: bool, worker: Any) -> _Decision | None:
         """What to do next: go on with a paused ticket, begin one, tell the end, or pull the stream."""
@@ -453,8 +451,8 @@ class StageRun:
         if self.cancelled:
             self.lane.budget.give_back(job.ticket.nbytes)
             return
-        fresh = Job(self, job.number, job.ticket, job.expected)
-        fresh.emitted = fresh.skip = job.emitted
+        fresh = Job(self, job.number, job.progress.rest_of(job.ticket, self.lane.stage.unit), job.expected)
+        fresh.progress = job.progress
         fresh.task = job.task
         insort(self._paused, fresh)
 

@@ -13,7 +13,7 @@ __all__ = ["Trial"]
 
 #: deaths after which a ticket's samples are run one at a time
 _SUSPICIOUS = 2
-#: deaths running of one sample, or after the probe of the whole ticket, that are no accident
+#: deaths running with one sample in hand that are no accident
 _CERTAIN = 3
 
 
@@ -43,17 +43,13 @@ class Trial:
 
     def death(self, in_hand: CallKey | None, how: str) -> bool:
         """A process has died with this ticket. True if the ticket is to be given up as a whole."""
-        if self.probing:
-            return self._probe_died(in_hand, how)
-        self._deaths += 1
-        if self._probed:
-            return self._deaths >= _CERTAIN
-        self.probing = self._deaths >= _SUSPICIOUS
-        return False
-
-    def _probe_died(self, in_hand: CallKey | None, how: str) -> bool:
         self._kills = self._kills + 1 if in_hand == self._suspect else 1
         self._suspect = in_hand
+        if not self.probing:
+            self._deaths += 1
+            self.probing = self._deaths >= _SUSPICIOUS and not self._probed
+            self._kills = 0 if self.probing else self._kills
+            return self._probed and self._kills >= _CERTAIN
         if self._kills < _CERTAIN:
             return False
         if in_hand is None:
@@ -66,4 +62,4 @@ class Trial:
         """All samples have been run one at a time; now the ticket can be run with what is known."""
         self.probing = False
         self._probed = True
-        self._deaths = 0
+        self._suspect, self._kills = None, 0

@@ -44,6 +44,8 @@ __all__ = ["OTHER", "SMALL_BYTES", "Gone", "Late", "Message", "Reply", "Request"
 _PREFIX = struct.Struct("<IQ")
 #: descriptors in one message at the most; the kernel allows 253
 MOST_FDS = 200
+#: buffers in one call of the system at the most
+_MOST_PARTS = 512
 #: what takes less goes through the socket: a block would cost more than the copy
 SMALL_BYTES = 32 * 1024
 
@@ -111,25 +113,30 @@ class Wire:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
 
-    def send(self, head: Any, body: Sequence[ReadableBuffer] = (), fds: Sequence[int] = ()) -> None:
-        """Send a message. Raises Gone if nobody can receive it."""
+    def send(
+        self, head: Any, body: Sequence[ReadableBuffer] = (), fds: Sequence[int] = (), deadline: float = inf
+    ) -> None:
+        """Send a message. Raises Gone if nobody can receive it, and Late if nobody has by the deadline."""
         data = pickle.dumps(head, pickle.HIGHEST_PROTOCOL)
         views = [memoryview(one).cast("B") for one in body if memoryview(one).nbytes]
         size = sum(one.nbytes for one in views)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         parts = [memoryview(_PREFIX.pack(len(data), size) + data), *views]
-        try:
-            sent = self.sock.sendmsg(parts, rights)
-            while parts:
-                if sent >= parts[0].nbytes:
-                    sent -= parts.pop(0).nbytes
-                elif sent:
-                    parts[0] = parts[0][sent:]
-                    sent = 0
-                else:
-                    sent = self.sock.sendmsg(parts)
-        except OSError as exc:
-            raise Gone from exc
+        flags = 0 if deadline == inf else socket.MSG_DONTWAIT
+        while parts:
+            try:
+                sent = self.sock.sendmsg(parts[:_MOST_PARTS], rights, flags)
+            except BlockingIOError:
+                if not select.select([], [self.sock], [], max(deadline - perf_counter(), 0))[1]:
+                    raise Late from None
+                continue
+            except OSError as exc:
+                raise Gone from exc
+            rights = []
+            while parts and sent >= parts[0].nbytes:
+                sent -= parts.pop(0).nbytes
+            if sent:
+                parts[0] = parts[0][sent:]
 
     def receive(self, fds: bool = False, deadline: float = inf) -> Message:
         """The next message. Waits for it; raises Gone at the end, and Late if it is not here by the deadline."""

@@ -182,7 +182,7 @@ class _Stint:
         job = self.job
         if job.task is not None:
             job.task.rest()
-        chunk, seconds = joined(job, self.parts), perf_counter() - self.began
+        chunk, seconds = joined(job, self.parts, self.done), perf_counter() - self.began
         return partial(job.stage_run.run.engine.handed_in, job, self.worker, chunk, self.done, seconds)
 
 
@@ -215,17 +215,13 @@ def _task(job: Job, worker: Any, inline: bool) -> Task:
     return task
 
 
-def joined(job: Job, parts: list[Chunk]) -> Chunk | None:
-    """The chunks of a job as one, without what it has handed in before."""
+def joined(job: Job, parts: list[Chunk], done: bool) -> Chunk | None:
+    """The chunks of a job as one, without what it had handed in before it was begun again."""
     if not parts:
         return None
-    chunk = Chunk.join(parts)
-    if job.skip:
-        # The ticket was begun again; what it had handed in before is not handed in twice.
-        drop = min(job.skip, len(chunk.samples))
-        job.skip -= drop
-        chunk = Chunk(chunk.samples[drop:], chunk.places[drop:], chunk.failure, chunk.losses, final=chunk.final)
-    job.emitted += len(chunk.samples)
+    chunk = job.progress.news(Chunk.join(parts), job.ticket)
+    if not done:
+        job.progress.handed_in(chunk)
     if job.stage_run.lane.budget.bounded:
         chunk.nbytes = sum(map(nbytes, chunk.samples))
         job.made_bytes = 0
