@@ -87,6 +87,12 @@ class Calls:
         """The number in its source of sample `number` of the chunk."""
         return self.task.program.index_of(self.epoch, self.places[number])
 
+    def in_hand(self, number: int) -> None:
+        """A generator that was made of sample `number` of the chunk goes on."""
+        desk = self.task.post.desk
+        if desk is not None:
+            desk.at(self.step.number, self.epoch, self.places[number])
+
     def epoch_of(self, number: int) -> int:
         """The epoch of sample `number` of the chunk; what a cache will keep belongs to none, and says 0."""
         if self.task.for_cache:

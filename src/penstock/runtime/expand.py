@@ -15,9 +15,9 @@ from typing import Any
 
 from penstock.ops.functions import settled
 from penstock.plan.plan import Step
-from penstock.provenance import Place, extended, root
+from penstock.provenance import Place, extended
 from penstock.runtime.calls import Calls, interrupted
-from penstock.runtime.chunk import Chunk
+from penstock.runtime.chunk import Chunk, ErrorRecord
 from penstock.runtime.failure import decide
 from penstock.runtime.sizing import TARGET_S
 
@@ -27,11 +27,14 @@ __all__ = ["expanded", "expanded_async"]
 class _Part:
     """Outputs gathered since the last part was passed on."""
 
-    def __init__(self, calls: Calls, one_by_one: bool) -> None:
+    def __init__(self, calls: Calls, chunk: Chunk, one_by_one: bool) -> None:
         self.calls = calls
         self.one_by_one = one_by_one
         self.samples: list[Any] = []
         self.places: list[Place] = []
+        #: what was lost before, and is to be told when the outputs have come to its place
+        self.losses = chunk.losses
+        self.seen = 0
         self.began = perf_counter()
 
     def add(self, number: int, sub: int, value: Any) -> bool:
@@ -41,20 +44,37 @@ class _Part:
         return self.one_by_one or perf_counter() - self.began > TARGET_S
 
     def passed(self) -> Chunk:
-        chunk = Chunk(self.samples, self.places)
+        chunk = Chunk(self.samples, self.places, None, self._told())
         self.samples, self.places = [], []
         self.began = perf_counter()
         return chunk
 
+    def _told(self) -> list[ErrorRecord]:
+        """What was lost up to the last of the outputs."""
+        self._gather()
+        if not self.losses:
+            return []
+        rank = self.calls.task.rank
+        here = rank(self.places[-1])
+        told = [record for record in self.losses if rank(record.place) <= here]
+        self.losses = [record for record in self.losses if rank(record.place) > here]
+        return told
+
+    def _gather(self) -> None:
+        self.losses = self.losses + self.calls.losses[self.seen :]
+        self.seen = len(self.calls.losses)
+
     def last(self, chunk: Chunk) -> Chunk:
         """What is left, with all that is to be told of `chunk`."""
         calls = self.calls
-        losses = calls.losses
+        self._gather()
+        losses = self.losses
         if calls.failure is not None and calls.failure.record is not None:
-            stop = root(calls.failure.record.place)
-            losses = [record for record in losses if root(record.place) <= stop]
+            rank = calls.task.rank
+            stop = rank(calls.failure.record.place)
+            losses = [record for record in losses if rank(record.place) <= stop]
         failure = calls.failure or chunk.failure
-        return Chunk(self.samples, self.places, failure, chunk.losses + losses, final=chunk.final)
+        return Chunk(self.samples, self.places, failure, losses, final=chunk.final)
 
 
 def _place(step: Step, place: Place, sub: int) -> Place:
@@ -73,7 +93,7 @@ def _numbered(calls: Calls, results: Any) -> Iterator[tuple[int, Any]]:
 
 def expanded(calls: Calls, results: Any, chunk: Chunk, one_by_one: bool) -> Iterator[Chunk]:
     """The outputs of every sample in turn; `results` are what the calls returned."""
-    part = _Part(calls, one_by_one)
+    part = _Part(calls, chunk, one_by_one)
     failure = calls.failure
     for number, outputs in _numbered(calls, results):
         for sub, value in enumerate(_each_output(calls, number, outputs)):
@@ -90,8 +110,10 @@ def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
         try:
             if isinstance(outputs, AsyncIterator):
                 outputs = calls.task.post.run_coroutine(_drained(outputs))
+            calls.in_hand(number)
             for value in islice(outputs, done, None):
                 yield value
+                calls.in_hand(number)
                 done += 1
             return
         except GeneratorExit:
@@ -117,7 +139,7 @@ async def _drained(outputs: AsyncIterator[Any]) -> list[Any]:
 
 async def expanded_async(calls: Calls, results: Any, chunk: Chunk, one_by_one: bool) -> AsyncIterator[Chunk]:
     """The same on an event loop."""
-    part = _Part(calls, one_by_one)
+    part = _Part(calls, chunk, one_by_one)
     failure = calls.failure
     for number, outputs in _numbered(calls, results):
         sub = 0

@@ -6,13 +6,14 @@ failed the first time may succeed the second, and the other way round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from penstock.provenance import Passed, Place, last_root, root
 from penstock.runtime.chunk import Chunk, Ticket
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "input_of"]
 
 
 class Progress:
@@ -76,16 +77,20 @@ class Progress:
 def _reached(ticket: Ticket, unit: int, place: Place) -> tuple[int, bool]:
     """Which input of a ticket `place` was made of, and whether that was all that can come of it."""
     if ticket.samples is not None:
-        for number, one in enumerate(ticket.places):
-            if one == place:
-                return number, True
-            if _made_of(place, one):
-                return number, False
-        return len(ticket.places) - 1, True
+        number = input_of(ticket.places, place)
+        return number, not _made_of(place, ticket.places[number])
     end = last_root(place)
     number = (root(place) if end is None else end) - ticket.first
     whole = isinstance(place, (range, list)) or (unit == 1 and isinstance(place, int))
     return number // unit * unit, whole
+
+
+def input_of(inputs: Sequence[Place], place: Place) -> int:
+    """The number of the input that `place` is, or was made of."""
+    for number, one in enumerate(inputs):
+        if one == place or _made_of(place, one):
+            return number
+    return len(inputs) - 1
 
 
 def _made_of(place: Place, of: Place) -> bool:

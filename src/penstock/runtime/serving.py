@@ -172,7 +172,7 @@ class _Serving:
             if request.places is not None:
                 ticket.samples, ticket.places = carried.pop("samples"), request.places
             post.bench.bind(program.steps)
-            task = Task(post, request.epoch, self.name)
+            task = Task(post, request.epoch, self.name, ticket)
             task.timeouts, task.condemned = request.timeouts, request.condemned
             if request.probe is not None:
                 opened = _Open(request, program, iter(()), carried)

@@ -208,7 +208,7 @@ def _task(job: Job, worker: Any, inline: bool) -> Task:
         post = bench.posts[lane.program] = Post(
             engine.seed, bench, lane.program, engine.pause, engine.bridge.run, engine.reader.heed, inline
         )
-    task = Task(post, job.stage_run.inlet.epoch, worker.name)
+    task = Task(post, job.stage_run.inlet.epoch, worker.name, job.ticket)
     if job.task is not None:
         task.inherit(job.task)
     job.task = task
