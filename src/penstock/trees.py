@@ -258,7 +258,10 @@ def nbytes(tree: Any) -> int:
     >>> nbytes({"x": np.zeros(10), "s": b"abc"})
     83
     """
-    size = getattr(tree, "nbytes", None)
+    try:
+        size = getattr(tree, "nbytes", None)
+    except Exception:
+        size = None  # of somebody's class, or of a sparse tensor, that has none
     if isinstance(size, int):
         return size
     if isinstance(tree, (bytes, bytearray, str)):
@@ -275,10 +278,17 @@ def read_only(tree: Any) -> Any:
     """The same tree with its arrays as read-only views and its lists and dicts copied."""
     if isinstance(tree, np.ndarray):
         view = tree.view()
+        if type(tree) is not np.ndarray:
+            vars(view).update(vars(tree))
         view.flags.writeable = False
         return view
     if isinstance(tree, list):
         return [read_only(item) for item in tree]
+    if isinstance(tree, dict) and type(tree) is not dict:
+        new = copy.copy(tree)  # with whatever else its class has given it
+        for name, value in tree.items():
+            dict.__setitem__(new, name, read_only(value))
+        return new
     fields = fields_of(tree)
     if fields is None:
         return tree

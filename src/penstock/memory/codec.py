@@ -312,26 +312,30 @@ class _Measuring:
         array = (value.view(getattr(torch, _DISGUISED[name])) if name in _DISGUISED else value).numpy()
         return _Tensor(name, array.shape, self.place(array))
 
+    def too_deep(self) -> bool:
+        """It goes deeper than nodes may: what is left is carried as an object, where that is possible."""
+        return self.depth >= DEEPEST and self.other is not None
+
     def of_list(self, value: list[Any]) -> _Node:
         if value and type(value[0]) in _PLAIN_TYPES and _PLAIN_TYPES.issuperset(map(type, value)):
             try:
                 return self.blob(_PLAIN, _ENCODER.encode(value))
             except (OverflowError, UnicodeEncodeError):
                 pass  # a very large number, or a lone surrogate: one by one, then
-        return _Items("list", self.nodes(value))
+        return self.opaque(value) if self.too_deep() else _Items("list", self.nodes(value))
 
     def of_tuple(self, value: tuple[Any, ...]) -> _Node:
-        return _Items("tuple", self.nodes(value))
+        return self.opaque(value) if self.too_deep() else _Items("tuple", self.nodes(value))
 
     def of_named(self, value: Any) -> _Node:
-        name = self.class_name(type(value))
+        name = None if self.too_deep() else self.class_name(type(value))
         return self.opaque(value) if name is None else _Items(name, self.nodes(value, value._fields))
 
     def of_dict(self, value: dict[Any, Any]) -> _Node:
-        return self.fields("dict", value)
+        return self.opaque(value) if self.too_deep() else self.fields("dict", value)
 
     def of_data(self, value: Any) -> _Node:
-        cls = self.class_name(type(value))
+        cls = None if self.too_deep() else self.class_name(type(value))
         if cls is None:
             return self.opaque(value)
         names = [field.name for field in dataclasses.fields(value)]

@@ -204,6 +204,10 @@ class Calls:
         finally:
             self.task.call_ended()
 
+    def over(self) -> None:
+        """No call will be made again. The function may lead back here, which would keep samples alive."""
+        self._call = None
+
     def dispose(self, number: int, exc: BaseException, skip: bool) -> bool:
         """Drop sample `number`, or let it end the chunk."""
         index = self.index(number)

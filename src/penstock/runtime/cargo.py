@@ -15,12 +15,16 @@ from penstock.memory.codec import Layout, decode, layout_of
 from penstock.memory.exceptions import packed, unpacked
 from penstock.provenance import Place
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
-from penstock.runtime.failure import take_note
+from penstock.runtime.failure import decide, take_note
 from penstock.runtime.program import Program
 from penstock.runtime.wire import OTHER
 from penstock.trees import nbytes
 
 __all__ = ["Cargo", "measured", "sendable", "stowed", "unstowed", "without_largest"]
+
+
+#: a result that cannot be sent will not be so the next time
+_NEVER_AGAIN = 1 << 30
 
 
 class Cargo(NamedTuple):
@@ -37,21 +41,29 @@ class Cargo(NamedTuple):
 
 
 def measured(chunk: Chunk, program: Program, epoch: int) -> tuple[Chunk, Layout]:
-    """The chunk, cut short at the first sample that cannot be sent, and the layout of its samples."""
-    try:
-        return chunk, layout_of(chunk.samples, other=OTHER)
-    except Exception:
-        number, exc = _first_unsendable(chunk.samples)
-    label = _label(program)
-    place = chunk.places[number]
-    index = program.index_of(epoch, place)
-    failure = NotCarried(
-        f"{label} gave a {type(chunk.samples[number]).__name__} for sample {index} that cannot be sent from a "
-        f"worker process: {exc}; return arrays, numbers, strings or plain objects, or run it on='thread'"
-    )
-    record = ErrorRecord(label, index, epoch, failure, place)
-    cut = Chunk(chunk.samples[:number], chunk.places[:number], Failure(failure, record), chunk.losses)
-    return cut, layout_of(cut.samples, other=OTHER)
+    """The chunk, without samples that cannot be sent, and the layout of the others.
+
+    Such a sample is left out, or ends the chunk, as `on_error` of the op that made it says.
+    """
+    while True:
+        try:
+            return chunk, layout_of(chunk.samples, other=OTHER)
+        except Exception:
+            number, cause = _first_unsendable(chunk.samples)
+        place = chunk.places[number]
+        label, index = _label(program), program.index_of(epoch, place)
+        exc = NotCarried(
+            f"{label} gave a {type(chunk.samples[number]).__name__} for sample {index} that cannot be sent from a "
+            f"worker process: {cause}; return arrays, numbers, strings or plain objects, or run it on='thread'"
+        )
+        record = ErrorRecord(label, index, epoch, exc, place)
+        before, places = chunk.samples[:number], list(chunk.places[:number])
+        if program.steps and decide(program.steps[-1].op.on_error, exc, _NEVER_AGAIN).action == "skip":
+            after = chunk.samples[number + 1 :], list(chunk.places[number + 1 :])
+            losses = [*chunk.losses, record]
+            chunk = Chunk(before + after[0], places + after[1], chunk.failure, losses, final=chunk.final)
+        else:
+            chunk = Chunk(before, places, Failure(exc, record), chunk.losses)
 
 
 def _first_unsendable(samples: list[Any]) -> tuple[int, Exception]:

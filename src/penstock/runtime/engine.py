@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from math import inf
 from time import perf_counter
 from typing import Any
@@ -44,12 +45,14 @@ __all__ = ["Engine"]
 _BURST = 8
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_numbers = count(1)
 
 
 class Engine:
     """Runs one plan, epoch after epoch."""
 
     def __init__(self, flow: Flow, options: Options, seed: int, memory: int | None) -> None:
+        self.number = next(_numbers)
         self.flow = flow
         self.options = options
         self.seed = seed
@@ -102,7 +105,7 @@ class Engine:
             program = Program(stage, self.seed, one_by_one=self.budget.bounded, store=store)
             if isinstance(stage.feed, Joined) and stage.feed.composite is None:
                 program.upstream = self.lanes[stage.feed.children[0].number].program
-            lane = self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter)
+            lane = self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter, self.number)
             if lane.remote:
                 lane.parcel = packed_program(program)
         if self.budget.allowed is not None:
@@ -200,6 +203,8 @@ class Engine:
 
     def _may_fork(self) -> bool:
         """Whether an epoch may be begun before the one before it is over."""
+        if any(lane.open and lane.stage.cache_step is not None for lane in self.lanes.values()):
+            return False  # what is still being made for a cache would be made again
         return self._forks and all(
             feed.step is None or feed.step.op.settled(self.memos.get(feed.step.number, {}))
             for stage in self.plan.stages

@@ -101,6 +101,7 @@ def expanded(calls: Calls, results: Any, chunk: Chunk, one_by_one: bool) -> Iter
                 yield part.passed()
         if calls.failure is not failure:
             break
+    calls.over()
     yield part.last(chunk)
 
 
@@ -149,6 +150,7 @@ async def expanded_async(calls: Calls, results: Any, chunk: Chunk, one_by_one: b
             sub += 1
         if calls.failure is not failure:
             break
+    calls.over()
     yield part.last(chunk)
 
 

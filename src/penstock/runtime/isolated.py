@@ -333,9 +333,10 @@ def _refuse_pools(plan: Plan) -> None:
     for stage in plan.stages:
         pool = stage.site.pool
         if pool is not None:
+            ops = ", ".join(step.op.label for step in stage.steps)
             raise PlanError(
-                f"loader(isolate=True) runs everything in one process of its own, where the pool that "
-                f"{stage.label} runs on is not; give workers= instead of a pool, or leave isolate out"
+                f"loader(isolate=True) runs everything in one process of its own, where the pool of {ops} is not; "
+                "give workers= instead of a pool, or leave isolate out"
             )
 
 

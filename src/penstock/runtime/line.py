@@ -68,7 +68,8 @@ class Line:
         if cargo.block is None:
             self.take_back(grant)
             return unstowed(cargo, message.body)
-        assert grant is not None
+        if grant is None or grant.number != cargo.block:
+            raise Gone  # it speaks of a block that it was not given
         if not self._plenty_out():
             return unstowed(cargo, grant.array())
         memory: Any = np.array(grant.view()[: cargo.nbytes])

@@ -356,6 +356,8 @@ def applied(step: Step, chunk: Chunk, task: Task) -> Chunk:
             return _applied_singly(step, chunk, task)
         calls.dispose(0, exc, skip=isinstance(exc, Skip))
         out = []
+    finally:
+        calls.over()
     return finished(step, chunk, calls, out)
 
 

@@ -37,6 +37,7 @@ async def _through(program: Program, at: int, chunk: Chunk, task: Task) -> Async
                 async for done in _through(program, number + 1, part, task):
                     yield done
             return
+        calls.over()
         chunk = finished(step, chunk, calls, results)
     if not chunk.blank:
         if type(chunk.samples) is not list:

@@ -39,7 +39,7 @@ __all__ = ["work_remote"]
 #: how long a process has to end by itself when it is not needed any more
 _GRACE_S = 0.3
 #: how long a message may take beyond the time of a call
-_MESSAGE_S = 5.0
+_MESSAGE_S = 1.0
 #: processes that end before they have begun with a ticket, one after the other
 _STILLBORN = 10
 #: processes of a crew that die without one answer in between
@@ -213,7 +213,7 @@ class _Front:
         if lane.number not in self._programs:
             parcel: Parcel = lane.parcel
             fds = [block.fd for block in parcel.blocks]
-            line.wire.send(("program", lane.number), [parcel.data], fds, self._patience())
+            line.wire.send(("program", lane.number, lane.loader), [parcel.data], fds, self._patience())
             self._programs[lane.number] = weakref.ref(parcel)
         layout = laid_out(job)
         if not job.ticket.count:
@@ -427,8 +427,11 @@ class _Front:
         told = how if sample is None else f"{how}, in {described(job.stage_run.lane, sample)}"
         if self.executor.on_death == "raise":
             return WorkerDied(told)
+        known = len(task.trial.condemned)
         if task.trial.death(key, told):
             return WorkerDied(f"{told}; the ticket has ended its worker again and again")
+        if len(task.trial.condemned) > known:
+            self.crew.deaths = 0  # that gets it further
         if self.crew.deaths > _DEATHS_RUNNING:
             return WorkerDied(f"{told}; {self.crew.deaths} worker processes have died without one answer")
         return None

@@ -10,6 +10,7 @@ import mmap
 import os
 import socket
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -51,11 +52,10 @@ def serve(sock: socket.socket, name: str) -> None:
 class _Open:
     """A ticket that has been begun."""
 
-    def __init__(
-        self, request: Request, program: Program, chunks: Iterator[Chunk], carried: dict[str, Any]
-    ) -> None:
+    def __init__(self, request: Request, task: Task, chunks: Iterator[Chunk], carried: dict[str, Any]) -> None:
         self.request = request
-        self.program = program
+        self.task = task
+        self.program = task.program
         self.chunks = chunks
         self.grant = request.grant
         self._carried = carried
@@ -81,6 +81,8 @@ class _Serving:
         self.blocks = BlockMap()
         #: programs, or why one could not be unpacked
         self.posts: dict[int, Post | BaseException] = {}
+        #: what is kept for each loader, as long as one of its programs is here
+        self.benches: weakref.WeakValueDictionary[int, Bench] = weakref.WeakValueDictionary()
         self.bridge = Bridge()
         #: tickets that were begun and are not done
         self.open: dict[int, _Open] = {}
@@ -120,15 +122,16 @@ class _Serving:
         for number in dropped:
             self.blocks.drop(number)
 
-    def _on_program(self, message: Message, number: int) -> None:
+    def _on_program(self, message: Message, number: int, loader: int) -> None:
         try:
             program: Program = unpack(message.body.data, message.fds)
         except BaseException as exc:
             take_note(exc, f"while worker {self.name} unpacked what it is to run")
             self.posts[number] = exc
             return
+        bench = self.benches.setdefault(loader, Bench())
         self.posts[number] = Post(
-            program.seed, Bench(), program, _pause, self.bridge.run, self.desk.heed, desk=self.desk
+            program.seed, bench, program, _pause, self.bridge.run, self.desk.heed, desk=self.desk
         )
 
     def _on_run(self, message: Message, *request: Any) -> None:
@@ -167,22 +170,23 @@ class _Serving:
             return
         program = post.program
         ticket = Ticket(request.epoch, request.first, request.last)
+        task = Task(post, request.epoch, self.name, ticket)
+        task.timeouts, task.condemned = request.timeouts, request.condemned
         try:
             carried = self._carried(request, program, message)
             if request.places is not None:
                 ticket.samples, ticket.places = carried.pop("samples"), request.places
             post.bench.bind(program.steps)
-            task = Task(post, request.epoch, self.name, ticket)
-            task.timeouts, task.condemned = request.timeouts, request.condemned
             if request.probe is not None:
-                opened = _Open(request, program, iter(()), carried)
+                opened = _Open(request, task, iter(()), carried)
                 opened.enter()
                 _probe(program, ticket, request.probe, task)
             else:
-                opened = _Open(request, program, _chunks(program, ticket, task), carried)
+                opened = _Open(request, task, _chunks(program, ticket, task), carried)
         except BaseException as exc:
             failed = broken(program.stage, ticket, request.epoch, exc)
-            opened = _Open(request, program, iter([failed]), {})
+            carried = {}
+            opened = _Open(request, task, iter([failed]), carried)
         del carried, ticket
         self._advance(opened, began)
 
@@ -215,6 +219,7 @@ class _Serving:
         ticket = opened.request.ticket
         opened.enter()
         chunk, done = self._made(opened, began)
+        opened.task.rest()
         if not self.desk.wanted(ticket):
             chunk, done = Chunk([], ()), True
         if done:

@@ -37,7 +37,7 @@ class Lane:
     """What a stage keeps from epoch to epoch: its program, its limits, its counters."""
 
     def __init__(
-        self, stage: Stage, program: Program, crew: Any, budget: Budget, clock: Callable[[], float]
+        self, stage: Stage, program: Program, crew: Any, budget: Budget, clock: Callable[[], float], loader: int = 0
     ) -> None:
         self.stage = stage
         self.program = program
@@ -48,6 +48,8 @@ class Lane:
         self.remote = crew is not None and crew.executor.remote
         self.parcel: Any = None
         self.number = next(_numbers)
+        #: the number of the loader it belongs to
+        self.loader = loader
         self._room = stage.bound_samples or stage.bound_tickets
         #: it calls nothing of the user's and its source is in memory, so a reader that would wait may help
         self.helpable = (

@@ -15,6 +15,8 @@ __all__ = ["Trial"]
 _SUSPICIOUS = 2
 #: deaths running with one sample in hand that are no accident
 _CERTAIN = 3
+#: deaths running of a probe before any sample is in hand
+_STILLBORN = 10
 
 
 class Trial:
@@ -50,10 +52,10 @@ class Trial:
             self.probing = self._deaths >= _SUSPICIOUS and not self._probed
             self._kills = 0 if self.probing else self._kills
             return self._probed and self._kills >= _CERTAIN
+        if in_hand is None:
+            return self._kills >= _STILLBORN  # not even reading can begin
         if self._kills < _CERTAIN:
             return False
-        if in_hand is None:
-            return True  # not even reading can begin
         self.condemned[in_hand] = how
         self._suspect, self._kills = None, 0
         return False
