@@ -16,6 +16,7 @@ from penstock.plan.plan import Indexed, Joined, Site, Stage
 from penstock.provenance import Place
 from penstock.runtime.program import Program
 from penstock.sources.source import IndexedSource, Indices
+from penstock.trees import read_only
 
 __all__ = ["CarriedSource", "CarriedStore", "packed_program"]
 
@@ -44,18 +45,22 @@ class CarriedSource(IndexedSource):
 
 
 class CarriedStore:
-    """Stands in for the store of a cache: has what came with the ticket, and gathers what is to be kept."""
+    """Stands in for the store of a cache: has what came with the ticket, and gathers what is to be kept.
+
+    Arrays come out read-only, as they do where the store itself is.
+    """
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[list[Any], list[Place]]] = {}
         self.made: list[tuple[int, list[Any], list[Place]]] = []
 
     def get(self, key: int) -> tuple[list[Any], list[Place]] | None:
-        return self.held.get(key)
+        found = self.held.get(key)
+        return None if found is None else ([read_only(sample) for sample in found[0]], found[1])
 
     def put(self, key: int, samples: list[Any], places: list[Place]) -> list[Any]:
         self.made.append((key, samples, places))
-        return samples
+        return [read_only(sample) for sample in samples]
 
 
 def packed_program(program: Program) -> Parcel:
