@@ -427,11 +427,8 @@ class _Front:
         told = how if sample is None else f"{how}, in {described(job.stage_run.lane, sample)}"
         if self.executor.on_death == "raise":
             return WorkerDied(told)
-        known = len(task.trial.condemned)
         if task.trial.death(key, told):
             return WorkerDied(f"{told}; the ticket has ended its worker again and again")
-        if len(task.trial.condemned) > known:
-            self.crew.deaths = 0  # that gets it further
         if self.crew.deaths > _DEATHS_RUNNING:
             return WorkerDied(f"{told}; {self.crew.deaths} worker processes have died without one answer")
         return None

@@ -1,0 +1,456 @@
+"""``loader(isolate=True)``: the same stream from a process of its own, and nothing lost when that dies."""
+
+import array
+import fcntl
+import gc
+import os
+import select
+import signal
+import termios
+import threading
+import time
+
+import numpy as np
+import pytest
+from tests.runtime.helpers import in_thread, until_error
+from tests.runtime.process_helpers import await_true, children, first_time, kill, meet, met, release, spend, workers
+
+import penstock as ps
+from penstock.executors.startup import keep_warm
+from penstock.memory import block as block_module
+from penstock.runtime import isolated
+from penstock.runtime.line import Line
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm():
+    with keep_warm():
+        yield
+
+
+def plain(sample):
+    return sample.tolist() if isinstance(sample, np.ndarray) else sample
+
+
+def odd_fails(x):
+    if x % 3 == 1:
+        raise ValueError(f"bad {x}")
+    return x
+
+
+NUMBERS = ps.from_sequence(range(60))
+PIPELINES = {
+    "map": NUMBERS.map(lambda x: x + 1, workers=2),
+    "nothing placed": NUMBERS.map(lambda x: x + 1),
+    "batches": NUMBERS.map(lambda x: np.full(5000, x), workers=2).batch(7),
+    "filter": NUMBERS.map(lambda x: x, workers=2).filter(lambda x: x % 3).batch(4),
+    "skip": NUMBERS.map(odd_fails, workers=2, on_error="skip"),
+    "a skip that replans": NUMBERS.map(odd_fails, workers=2, on_error="skip").batch(4),
+    "shuffle": NUMBERS.shuffle(seed=5).map(lambda x: x, workers=2).batch(4),
+    "window shuffle": NUMBERS.map(lambda x: x, workers=2).shuffle(8, seed=2),
+    "stream": ps.from_iterable(lambda: iter(range(60))).map(lambda x: x * 2, workers=2).batch(3),
+    "flat_map": NUMBERS.flat_map(lambda x: [x] * (x % 4), workers=2),
+    "random numbers": NUMBERS.map(lambda x, rng: float(rng.random()), rng=True, workers=2),
+    "zip": ps.zip(NUMBERS, NUMBERS.map(lambda x: -x, workers=1)),
+    "repeat": NUMBERS.map(lambda x: x, workers=2).repeat(2).batch(25),
+    "empty": ps.from_sequence([]).map(lambda x: x, workers=1),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_the_stream_is_that_of_threads(name):
+    def seen(**options):
+        with PIPELINES[name].loader(seed=3, timeout_s=20, **options) as loader:
+            whole = [[plain(sample) for sample in batches] for _, batches in loader.epochs(2)]
+            stats = loader.stats()
+            for sample in loader:
+                whole.append(plain(sample))
+                break
+            whole.append([plain(sample) for sample in loader])
+            told = [(r.op, r.index, r.epoch, type(r.exception), str(r.exception)) for r in loader.errors()]
+            counted = [stats[key] for key in ("samples", "batches", "epoch", "errors")]
+            return whole, [one for one in told if one[2] != 2], loader.epoch, counted
+
+    assert seen(isolate=True) == seen()
+
+
+def test_an_early_start_is_the_same_stream():
+    with NUMBERS.map(lambda x: x + 1, workers=2).loader(isolate=True, timeout_s=20) as loader:
+        assert list(loader.start()) == list(range(1, 61))
+        assert list(loader.start().start()) == list(range(1, 61))
+        loader.set_epoch(7)
+        assert list(loader) == list(range(1, 61))
+        assert loader.epoch == 7
+
+
+def test_no_thread_of_ours_runs_in_the_training_process():
+    before = threading.active_count()
+    with NUMBERS.map(lambda x: x, workers=4).loader(isolate=True, timeout_s=20) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert threading.active_count() == before
+        iterator.close()
+
+
+def test_batches_can_be_kept():
+    with (
+        ps.from_sequence(range(400))
+        .map(lambda x: np.full(20_000, x), workers=2)
+        .loader(isolate=True, timeout_s=20) as loader
+    ):
+        kept = list(loader)
+    assert [(x.min(), x.max()) for x in kept] == [(n, n) for n in range(400)]
+    kept[0][:] = 1  # the user's own
+
+
+def test_a_loop_that_breaks_off_again_and_again():
+    pipeline = ps.from_sequence(range(400)).map(lambda x: np.full(20_000, x), workers=2)
+    with pipeline.loader(isolate=True, timeout_s=20) as loader:
+        for number in range(50):
+            for sample in loader:
+                if sample[0] == number % 7:
+                    break
+        assert [sample[0] for sample in loader] == list(range(400))
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def test_the_users_exception_is_the_users_exception():
+    class Mine(Exception):
+        def __init__(self, a, b):
+            super().__init__(a)
+            self.b = b
+
+    def bad(x):
+        if x == 5:
+            raise Mine("a", "b")
+        return x
+
+    with NUMBERS.map(bad, workers=2).loader(isolate=True, timeout_s=20) as loader:
+        for _ in range(2):
+            got, exc = until_error(loader)
+            assert got == list(range(5))
+            assert type(exc) is Mine
+            assert (exc.args, exc.b) == (("a",), "b")
+            assert any("map(bad) at" in note and "sample 5" in note for note in exc.__notes__)
+        assert [record.index for record in loader.errors()] == [5, 5]
+
+
+def test_max_errors_ends_the_run():
+    with NUMBERS.map(odd_fails, on_error="skip", workers=2).loader(
+        isolate=True, max_errors=3, timeout_s=20
+    ) as loader:
+        got, exc = until_error(loader)
+        assert isinstance(exc, ps.TooManyErrors)
+        assert got == [0, 2, 3, 5, 6, 8, 9]
+
+
+def test_a_result_that_cannot_be_sent_is_named():
+    with NUMBERS.map(lambda x: threading.Lock() if x == 5 else x, workers=2).loader(
+        isolate=True, timeout_s=20
+    ) as loader:
+        got, exc = until_error(loader)
+        assert got == list(range(5))
+        assert "map(lambda)" in str(exc)
+        assert "sample 5" in str(exc)
+
+
+def test_a_timeout_names_the_sample():
+    def stuck(x):
+        if x == 5:
+            time.sleep(100)
+        return x
+
+    with NUMBERS.map(stuck, workers=2).loader(isolate=True, timeout_s=0.5) as loader:
+        got, exc = until_error(loader)
+        assert got == list(range(len(got)))
+        assert type(exc) is ps.StageTimeout
+        assert "map(stuck)" in str(exc)
+        assert "sample 5" in str(exc)
+
+
+def test_a_stopped_child_is_a_timeout():
+    with NUMBERS.map(lambda x: spend(0.001) or x, workers=1).loader(isolate=True, timeout_s=0.5) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        (pid,) = workers()
+        kill(pid, signal.SIGSTOP)
+        got, exc = until_error(iterator)
+        assert got == list(range(1, len(got) + 1))
+        assert type(exc) is ps.StageTimeout
+        assert "does not answer" in str(exc)
+        kill(pid, signal.SIGCONT)
+        assert list(loader) == list(range(60))
+
+
+@pytest.mark.timeout(20)
+def test_a_child_stopped_in_the_middle_of_a_message_is_a_timeout(monkeypatch):
+    monkeypatch.setattr(block_module, "_MOST_BLOCKS", 0)  # so that batches go through the socket
+    wait = Line.wait
+
+    def waits(line, *args):
+        found = wait(line, *args)
+        waiting = array.array("i", [0])
+        fcntl.ioctl(line.process.socket, termios.FIONREAD, waiting)
+        if waiting[0] > 10_000:
+            kill(line.process.pid, signal.SIGSTOP)
+        return found
+
+    with NUMBERS.map(lambda x: np.full(1_000_000, x), workers=1).loader(isolate=True, timeout_s=0.5) as loader:
+        monkeypatch.setattr(Line, "wait", waits)
+        _, exc = until_error(loader)
+        assert type(exc) is ps.StageTimeout
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_what_comes_while_a_timeout_is_explained_is_not_lost(many, tmp_path, monkeypatch):
+    # A batch is late, but comes while the child is asked what holds it up. The next epoch must be whole.
+    def late(x):
+        if x == 3:
+            meet(tmp_path)
+        if x == 4 and many == 1 and first_time(tmp_path / "4"):
+            time.sleep(0.5)
+        return np.full(50_000, x)
+
+    holding = isolated.Isolated._holding
+
+    def slowly(self, line):
+        release(tmp_path)
+        select.select([line.process.socket], [], [], 20)
+        return holding(self, line)
+
+    with NUMBERS.map(late, workers=1).loader(isolate=True, timeout_s=1) as loader:
+        monkeypatch.setattr(isolated.Isolated, "_holding", slowly)
+        _, exc = until_error(loader)
+        assert type(exc) is ps.StageTimeout
+        monkeypatch.undo()
+        for _ in range(3):
+            assert [(x.min(), x.max()) for x in loader] == [(n, n) for n in range(60)]
+
+
+@pytest.mark.parametrize(
+    "name", ["map", "batches", "filter", "a skip that replans", "shuffle", "stream", "flat_map"]
+)
+def test_a_killed_child_is_replaced_and_the_stream_goes_on(name):
+    want = [plain(sample) for sample in PIPELINES[name].loader(seed=3, inline=True)]
+    with PIPELINES[name].loader(isolate=True, seed=3, timeout_s=20) as loader:
+        got, deaths = [], 0
+        for sample in loader:
+            got.append(plain(sample))
+            if len(got) % 5 == 1:
+                for pid in workers():
+                    kill(pid)
+                    deaths += 1
+        assert got == want
+        assert deaths
+        again = [plain(sample) for sample in loader]  # the next epoch, whatever its order
+        assert len(again) == len(want)
+        failed = [record.index for record in loader.errors() if record.epoch == 0]
+        assert failed == ([x for x in range(60) if x % 3 == 1] if "skip" in name else [])
+        assert 0 < loader.stats()["deaths"] <= deaths
+
+
+def test_a_child_killed_before_its_first_batch_is_replaced(tmp_path):
+    def begin(x):
+        meet(tmp_path)
+        return x
+
+    with NUMBERS.map(begin, workers=1).loader(isolate=True, timeout_s=20) as loader:
+        loader.start()
+        kill(met(tmp_path))
+        assert list(loader) == list(range(60))
+
+
+def test_a_child_killed_while_idle_is_replaced():
+    with NUMBERS.map(lambda x: x, workers=1).loader(isolate=True, timeout_s=20) as loader:
+        for _ in range(3):
+            assert list(loader) == list(range(60))
+            for pid in workers():
+                kill(pid)
+
+
+@pytest.mark.parametrize("bad", [0, 30])
+@pytest.mark.parametrize("how", ["map", "batch"])
+def test_a_sample_that_always_kills_ends_in_an_error(bad, how):
+    # Behind samples that come every time the epoch is run again.
+    def deadly(x):
+        if x == bad:
+            os._exit(3)
+        return x
+
+    pipeline = NUMBERS.map(deadly, workers=1)
+    pipeline = pipeline.batch(3) if how == "batch" else pipeline
+    with pipeline.loader(isolate=True, timeout_s=10) as loader:
+        _, exc = until_error(loader)
+        assert type(exc) is ps.WorkerDied
+        assert "exited with code 3" in str(exc)
+
+
+def test_deaths_far_apart_are_no_crash_loop(tmp_path):
+    def unlucky(x):
+        if x % 10 == 5 and first_time(tmp_path / str(x)):
+            os._exit(3)
+        return x
+
+    with NUMBERS.map(unlucky, workers=1).loader(isolate=True, timeout_s=20) as loader:
+        assert list(loader) == list(range(60))
+        assert loader.stats()["deaths"] == 6
+
+
+def test_a_death_is_an_error_where_the_epoch_would_not_be_the_same_again():
+    pipeline = NUMBERS.map(lambda x: spend(0.002) or x, workers=2, ordered=False)
+    with pipeline.loader(isolate=True, timeout_s=20) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        for pid in workers():
+            kill(pid)
+        _, exc = until_error(iterator)
+        assert type(exc) is ps.WorkerDied
+        assert "order" in str(exc)
+        assert sorted(loader) == list(range(60))
+
+
+# ---------------------------------------------------------------------- layout
+
+
+def test_shared_pools_are_refused():
+    for pool in (ps.Threads(2), ps.Processes(2)):
+        with pytest.raises(ps.PlanError, match=r"isolate=True.* map\(str\)"):
+            NUMBERS.map(str, on=pool).loader(isolate=True)
+        with pytest.raises(ps.PlanError, match="isolate"):
+            NUMBERS.map(str).loader(isolate=True, on=pool)
+
+
+def test_inline_and_isolate_exclude_each_other():
+    with pytest.raises(ps.PlanError, match="inline"):
+        NUMBERS.loader(isolate=True, inline=True)
+
+
+def test_what_cannot_be_sent_is_named_before_anything_starts():
+    lock = threading.Lock()
+    with pytest.raises(ps.PlanError, match=r"map\(lambda\) at .*test_isolate\.py"):
+        NUMBERS.map(lambda x: (x, lock)).loader(isolate=True)
+
+
+def test_processes_inside_of_the_process():
+    def own(x):
+        if x == 7:
+            os._exit(3)
+        return x * 2
+
+    pipeline = NUMBERS.map(own, on="process", workers=2, on_error="skip").map(lambda x: x + 1, workers=2)
+    with pipeline.loader(isolate=True, timeout_s=20) as loader:
+        for _ in range(2):
+            assert list(loader) == [2 * x + 1 for x in range(60) if x != 7]
+        assert [(r.index, type(r.exception)) for r in loader.errors()] == [(7, ps.WorkerDied)] * 2
+        assert loader.stats()["deaths"] >= 6
+    await_true(lambda: not workers(), "the end of all processes", 2)
+
+
+def test_stats_come_over():
+    with NUMBERS.map(odd_fails, on_error="skip", workers=2).loader(isolate=True, timeout_s=20) as loader:
+        list(loader)
+        stats = loader.stats()
+        assert (stats["samples"], stats["errors"], stats["deaths"], stats["stuck"]) == (40, 20, 0, 0)
+        assert stats["stage.odd_fails.samples"] >= 40  # the next epoch is begun early
+        assert all(isinstance(value, (int, float)) for value in stats.values())
+
+
+# ---------------------------------------------------------------------- ending
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_close_while_another_thread_waits_is_an_error_there(isolate, tmp_path):
+    def stays(x):
+        if x == 3:
+            meet(tmp_path)
+        return x
+
+    loader = NUMBERS.map(stays, workers=1).loader(isolate=isolate)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(until_error(loader)), daemon=True)
+    reader.start()
+    pid = met(tmp_path)
+    if not isolate:
+        release(tmp_path)
+    loader.close()
+    reader.join(10)
+    assert not reader.is_alive()
+    ((got, exc),) = found
+    assert got == list(range(len(got)))
+    assert isinstance(exc, ps.PenstockError), "an epoch that was cut short looks like a whole one"
+    if isolate:
+        await_true(lambda: pid not in workers(), "the end of the process", 2)
+        assert workers() == [], "a new process was started after close"
+
+
+def test_close_ends_a_stuck_child_soon(tmp_path):
+    def stays(x):
+        meet(tmp_path)
+        while True:
+            pass
+
+    loader = NUMBERS.map(stays, workers=1).loader(isolate=True).start()
+    met(tmp_path)
+    release(tmp_path)
+    before = time.perf_counter()
+    loader.close()
+    assert time.perf_counter() - before < 2
+    assert workers() == []
+
+
+def test_a_closed_loader_says_so():
+    loader = NUMBERS.map(str, workers=1).loader(isolate=True)
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    loader.close()
+    with pytest.raises(ps.PenstockError, match="closed"):
+        list(loader)
+    with pytest.raises(ps.PenstockError, match="closed"):
+        list(iterator)
+
+
+def test_a_loader_that_nobody_holds_ends_its_process():
+    loader = NUMBERS.map(lambda x: x, workers=1).loader(isolate=True)
+    iterator = iter(loader)
+    next(iterator)
+    assert len(workers()) == 1
+    del loader, iterator
+    gc.collect()
+    await_true(lambda: not workers(), "the end of the process", 2)
+
+
+def test_a_loader_that_was_never_read_starts_nothing():
+    before = children()
+    with NUMBERS.map(lambda x: x, workers=1).loader(isolate=True):
+        assert workers() == []
+    assert children() == before
+
+
+def test_a_forked_child_cannot_read_it():
+    with NUMBERS.map(lambda x: x, workers=1).loader(isolate=True, timeout_s=20) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                next(iterator)
+            except ps.PenstockError as exc:
+                loader.close()
+                os._exit(7 if "process" in str(exc) else 8)
+            finally:
+                os._exit(9)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert list(iterator) == list(range(1, 60))
+
+
+def test_many_isolated_loaders_at_once():
+    loaders = [NUMBERS.map(lambda x, n=n: x + n, workers=1).loader(isolate=True, timeout_s=20) for n in range(4)]
+    for together in zip(*loaders, strict=True):
+        assert [x - together[0] for x in together] == [0, 1, 2, 3]
+    assert in_thread(lambda: [x for loader in loaders for x in loader][:60]) == list(range(60))
+    for loader in loaders:
+        loader.close()
