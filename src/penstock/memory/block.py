@@ -42,6 +42,8 @@ _Use: TypeAlias = tuple[int, int]  # a block's number and which of its uses
 _MOST_BLOCKS = 256
 #: that limit is divided by this: the rest is the user's
 _SHARE_OF_DESCRIPTORS = 8
+#: of the blocks there may be, how many may be out before the others are kept for those who must have one
+_PLENTY = 0.75
 #: how many acquires "lately" means where idle blocks are given back
 _LATELY = 256
 #: mappings that a process keeps of blocks it was handed; more than an owner ever has
@@ -184,9 +186,10 @@ class Blocks:
         return self._blocks[number]
 
     @property
-    def most_blocks(self) -> int:
-        """How many blocks a process may have."""
-        return _most_blocks()
+    def scarce(self) -> bool:
+        """So much is out that what can be copied should be."""
+        out = len(self._blocks) - len(self._idle)
+        return self._bytes_out > _PLENTY * self.limit_bytes or out > _PLENTY * _most_blocks()
 
     def numbers(self) -> set[int]:
         """The blocks there are. A worker may drop any other that it was handed."""

@@ -16,9 +16,6 @@ from penstock.runtime.wire import SMALL_BYTES, Gone, Message, Wire
 
 __all__ = ["Line"]
 
-#: of the blocks there may be, how many may be out before chunks are copied instead of lent
-_LENT_SHARE = 0.75
-
 
 class Line:
     """One process and the blocks it knows. A dead process is a new line."""
@@ -70,15 +67,8 @@ class Line:
             return unstowed(cargo, message.body)
         if grant is None or grant.number != cargo.block:
             raise Gone  # it speaks of a block that it was not given
-        if not self._plenty_out():
+        if not self.blocks.scarce:
             return unstowed(cargo, grant.array())
         memory: Any = np.array(grant.view()[: cargo.nbytes])
         self.take_back(grant)
         return unstowed(cargo, memory)
-
-    def _plenty_out(self) -> bool:
-        stats = self.blocks.stats()
-        return (
-            stats["bytes_out"] > _LENT_SHARE * self.blocks.limit_bytes
-            or stats["blocks_out"] > _LENT_SHARE * self.blocks.most_blocks
-        )

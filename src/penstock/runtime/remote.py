@@ -298,8 +298,10 @@ class _Front:
         job = sent.job
         task: RemoteTask = job.task
         cargo: Cargo = reply.cargo
+        lane = job.stage_run.lane
+        lane.unit_bytes = cargo.nbytes // max(job.expected, 1) if reply.done else lane.unit_bytes
         if cargo.block is not None:
-            job.stage_run.lane.block_estimate.add(cargo.nbytes)
+            lane.block_estimate.add(cargo.nbytes)
         for _, ticket in reply.returned:
             line.take_back(self._lent.pop(ticket, None))
         done = reply.done

@@ -226,7 +226,7 @@ class _Serving:
             self._forget(ticket)
         else:
             self.open[ticket] = opened
-        self._answer(opened, chunk, done, perf_counter() - began)
+        self._answer(opened, chunk, done, began)
 
     def _made(self, opened: _Open, began: float) -> tuple[Chunk, bool]:
         """What comes of a ticket until it is time to hand in, and whether that is all."""
@@ -249,10 +249,10 @@ class _Serving:
 
     # ------------------------------------------------------------------ answering
 
-    def _answer(self, opened: _Open, chunk: Chunk, done: bool, seconds: float) -> None:
+    def _answer(self, opened: _Open, chunk: Chunk, done: bool, began: float) -> None:
         while True:
             try:
-                self._send_chunk(opened, chunk, done, seconds)
+                self._send_chunk(opened, chunk, done, began)
                 return
             except Gone:
                 raise
@@ -260,7 +260,7 @@ class _Serving:
                 # No memory to send it all: what comes before the largest sample, and then the error.
                 chunk, done = without_largest(chunk, opened.program, opened.request.epoch, exc), True
 
-    def _send_chunk(self, opened: _Open, chunk: Chunk, done: bool, seconds: float) -> None:
+    def _send_chunk(self, opened: _Open, chunk: Chunk, done: bool, began: float) -> None:
         request = opened.request
         chunk, layout = measured(chunk, opened.program, request.epoch)
         done = done or chunk.failure is not None
@@ -281,6 +281,7 @@ class _Serving:
         returned = []
         while not self.returned.empty():
             returned.append(self.returned.get_nowait())
+        seconds = perf_counter() - began  # with the time it took to write
         newborn.flush()  # what the user's functions print is seen at once, and not lost if they are killed
         self.wire.send(("chunk", *Reply(request.ticket, done, seconds, cargo, returned, kept)), body)
         self.desk.take(0)

@@ -29,6 +29,8 @@ __all__ = ["Job", "Lane", "Pull", "StageRun"]
 
 _numbers = count(1)
 
+#: bytes that a worker process should make in one ticket at the most, for the same reason as below
+_CACHED_BYTES = 4 * 1024 * 1024
 #: blocks read in one ticket at the most, so that their memory is still in the cache when it is used again
 _BLOCKS = 8
 
@@ -62,6 +64,8 @@ class Lane:
         self.estimate = Estimate()
         #: the largest of the last chunks that came in a block
         self.block_estimate = Estimate()
+        #: bytes that came of one unit of the last ticket
+        self.unit_bytes = 0
         #: the shortest time that one of its calls may take
         self.timeout_s = min((s.op.timeout_s for s in stage.steps if s.op.timeout_s is not None), default=None)
         self.clock = clock
@@ -264,6 +268,8 @@ class StageRun:
             size = 1
         elif stage.block_read:
             size = min(size, _BLOCKS)
+        if lane.unit_bytes:
+            size = max(1, min(size, _CACHED_BYTES // lane.unit_bytes))
         if inlet.sample_bytes:
             size = max(1, min(size, lane.budget.portion // inlet.sample_bytes))
         count = inlet.available(size)
