@@ -18,6 +18,8 @@ class Layout:
     place: dict[str, Any] = field(default_factory=dict)
     loader: dict[str, Any] = field(default_factory=dict)
     asynchronous: bool = False
+    #: runs on worker processes, so functions share nothing with the test
+    processes: bool = False
 
     def fn(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function` as this layout calls it."""
@@ -51,15 +53,31 @@ BACKGROUND = Layout("background")
 ONE, TWO, SEVEN = (Layout(f"{n}-workers", place={"workers": n}) for n in (1, 2, 7))
 DEFAULTED = Layout("loader-3-workers", loader={"workers": 3})
 ASYNC = Layout("async", place={"workers": 3}, asynchronous=True)
+TWO_PROCESSES = Layout(
+    "2-processes", place={"on": "process", "workers": 2}, loader={"on": "process", "workers": 2}, processes=True
+)
+DEFAULTED_PROCESSES = Layout("loader-3-processes", loader={"on": "process", "workers": 3}, processes=True)
 
-PLAIN = [INLINE, BACKGROUND, ONE, TWO, SEVEN, DEFAULTED]
+THREADS = [INLINE, BACKGROUND, ONE, TWO, SEVEN, DEFAULTED]
+PROCESSES = [TWO_PROCESSES, DEFAULTED_PROCESSES]
+FEW_THREADS = [INLINE, BACKGROUND, SEVEN]
 
-#: a test with a `layout` argument, once per layout
-any_layout = pytest.mark.parametrize("layout", [*PLAIN, ASYNC], ids=str)
+
+def with_layouts(*layouts: Layout) -> pytest.MarkDecorator:
+    """A test with a `layout` argument, once per layout."""
+    return pytest.mark.parametrize("layout", layouts, ids=str)
+
+
+any_layout = with_layouts(*THREADS, ASYNC, *PROCESSES)
 #: the same without coroutines, for ops that take no function
-any_threads = pytest.mark.parametrize("layout", PLAIN, ids=str)
+any_workers = with_layouts(*THREADS, TWO_PROCESSES)
 #: a small choice, where one of each kind is enough
-few_layouts = pytest.mark.parametrize("layout", [INLINE, BACKGROUND, SEVEN], ids=str)
+few_layouts = with_layouts(*FEW_THREADS, TWO_PROCESSES)
+
+# The same in one process alone: for tests whose functions tell the test something, in a list of both.
+any_layout_here = with_layouts(*THREADS, ASYNC)
+any_threads = with_layouts(*THREADS)
+few_threads = with_layouts(*FEW_THREADS)
 
 
 def plain(tree: Any) -> Any:

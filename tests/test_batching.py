@@ -5,7 +5,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from tests.helpers import INLINE, any_threads, few_layouts, plain, until_error
+from tests.helpers import INLINE, any_workers, few_layouts, plain, until_error
 
 import penstock as ps
 
@@ -26,7 +26,7 @@ def one_batch(samples, **arguments):
 # ---------------------------------------------------------------------- where batches are cut
 
 
-@any_threads
+@any_workers
 def test_85_by_10_are_nine_batches_the_last_of_5(layout):
     pipeline = ps.from_sequence(range(85)).map(lambda x: x, **layout.place).batch(10)
     batches = plain(layout.run(pipeline))
@@ -34,7 +34,7 @@ def test_85_by_10_are_nine_batches_the_last_of_5(layout):
     assert len(batches) == len(pipeline) == 9
 
 
-@any_threads
+@any_workers
 def test_drop_last_leaves_the_short_batch_out(layout):
     for source in (ps.from_sequence(range(85)), ps.from_iterable(lambda: range(85)), ps.from_arrays(np.arange(85))):
         pipeline = source.map(lambda x: x, **layout.place).batch(10, drop_last=True)
@@ -42,33 +42,33 @@ def test_drop_last_leaves_the_short_batch_out(layout):
     assert [len(batch) for batch in layout.run(ps.from_arrays(np.arange(85)).batch(10, drop_last=True))] == [10] * 8
 
 
-@any_threads
+@any_workers
 def test_drop_last_keeps_a_last_batch_that_is_full(layout):
     pipeline = ps.from_sequence(range(20)).map(lambda x: x, **layout.place).batch(10, drop_last=True)
     assert [len(batch) for batch in layout.run(pipeline)] == [10, 10]
 
 
-@any_threads
+@any_workers
 def test_a_batch_larger_than_the_source_holds_all_of_it(layout):
     pipeline = ps.from_sequence(range(3)).map(lambda x: x, **layout.place)
     assert plain(layout.run(pipeline.batch(1000))) == [[0, 1, 2]]
     assert layout.run(pipeline.batch(1000, drop_last=True)) == []
 
 
-@any_threads
+@any_workers
 def test_no_sample_crosses_the_end_of_an_epoch(layout):
     for source in (ps.from_sequence(range(7)), ps.from_iterable(lambda: range(7))):
         pipeline = source.map(lambda x: x, **layout.place).batch(3)
         assert plain(layout.epochs(pipeline, 3)) == [[[0, 1, 2], [3, 4, 5], [6]]] * 3
 
 
-@any_threads
+@any_workers
 def test_batches_of_batches(layout):
     pipeline = ps.from_sequence(range(10)).map(lambda x: x, **layout.place).batch(2).batch(2)
     assert plain(layout.run(pipeline)) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]], [[8, 9]]]
 
 
-@any_threads
+@any_workers
 def test_batches_over_ops_that_vary_the_count_are_the_same_for_any_layout(layout):
     def run(one):
         pipeline = (
@@ -191,7 +191,7 @@ def test_torch_tensors_are_stacked_into_an_array():
     assert one_batch([torch.zeros(2, requires_grad=True)]).dtype == "float32"
 
 
-@any_threads
+@any_workers
 def test_batches_are_writable_and_the_users_own(layout):
     rows = np.zeros((20, 3))
     for source in (
@@ -213,7 +213,7 @@ def wav(number):
     return {"wav": np.zeros(15873 if number == 812 else 16000, "int8")}
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("size", [5, 16, 100])
 def test_ragged_samples_are_an_error_that_says_which_and_what_to_do(layout, size):
     pipeline = ps.from_sequence(range(600, 900)).map(wav, **layout.place).batch(size)
@@ -231,7 +231,7 @@ def test_the_message_of_the_contract_word_for_word():
     )
 
 
-@any_threads
+@any_workers
 def test_good_batches_come_before_the_ragged_one(layout):
     pipeline = ps.from_sequence(range(30)).map(lambda x: np.zeros(2 if x != 17 else 3), **layout.place).batch(5)
     with pipeline.loader(**layout.loader) as loader:
@@ -344,7 +344,7 @@ def test_a_ragged_field_that_is_not_padded_is_still_named_with_its_sample():
         )
 
 
-@any_threads
+@any_workers
 def test_padding_is_the_same_for_any_layout(layout):
     pipeline = ps.from_sequence(range(50)).map(lambda x: {"x": np.arange(x % 7)}, **layout.place).batch(8, pad=-1)
     for batch in layout.run(pipeline):
@@ -356,7 +356,7 @@ def test_padding_is_the_same_for_any_layout(layout):
 # ---------------------------------------------------------------------- collate
 
 
-@any_threads
+@any_workers
 def test_collate_makes_the_batch_from_the_list_of_samples(layout):
     pipeline = ps.from_sequence(range(7)).map(lambda x: x, **layout.place)
     assert layout.run(pipeline.batch(3, collate=list)) == [[0, 1, 2], [3, 4, 5], [6]]
@@ -364,7 +364,7 @@ def test_collate_makes_the_batch_from_the_list_of_samples(layout):
     assert layout.run(pipeline.batch(3, collate=sum, drop_last=True)) == [3, 12]
 
 
-@any_threads
+@any_workers
 def test_a_collate_that_fails_is_the_users_error_at_its_place(layout):
     def bad(samples):
         if 5 in samples:

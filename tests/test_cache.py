@@ -1,47 +1,79 @@
 """cache: what has been made once is served again."""
 
+import itertools
+import time
 from collections import Counter
 
 import numpy as np
 import pytest
-from tests.helpers import SEVEN, any_layout, any_threads, few_layouts, plain, until_error
+from tests.helpers import (
+    BACKGROUND,
+    INLINE,
+    PROCESSES,
+    any_layout,
+    any_threads,
+    any_workers,
+    few_layouts,
+    plain,
+    until_error,
+    with_layouts,
+)
+from tests.logs import Log
 
 import penstock as ps
 
 
 class Counted:
-    """A function that counts its calls by sample."""
+    """A function that counts its calls by sample, in whatever process it is called."""
 
-    def __init__(self, fn=lambda x: x * 10):
-        self.calls = Counter()
+    def __init__(self, log, fn=lambda x: x * 10):
+        self.log = log
         self.fn = fn
         self.__name__ = "counted"
 
     def __call__(self, x):
-        self.calls[x] += 1
+        self.log(x)
         return self.fn(x)
+
+    @property
+    def calls(self):
+        return self.log.numbers()
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """Makes functions that count their calls."""
+    numbers = itertools.count()
+    return lambda *fn: Counted(Log(tmp_path / f"calls-{next(numbers)}"), *fn)
 
 
 @any_layout
-def test_ops_before_it_run_once_per_sample_of_the_source(layout):
-    fn = Counted()
+def test_ops_before_it_run_once_per_sample_of_the_source(layout, counted):
+    fn = counted()
     pipeline = ps.from_sequence(range(50)).map(layout.fn(fn), **layout.place).cache()
     assert layout.epochs(pipeline, 4) == [list(range(0, 500, 10))] * 4
     assert fn.calls == Counter(range(50))
 
 
+@any_workers
+def test_a_sample_that_is_still_being_made_is_not_made_again_for_the_next_epoch(layout, counted):
+    fn = counted(lambda x: time.sleep(0.05) or x)
+    assert layout.epochs(ps.from_sequence([5]).map(fn, **layout.place).cache(), 3) == [[5]] * 3
+    assert fn.calls == Counter([5])
+
+
 @any_layout
-def test_ops_behind_it_run_in_every_epoch(layout):
-    fn = Counted()
+def test_ops_behind_it_run_in_every_epoch(layout, counted):
+    fn = counted()
     pipeline = ps.from_sequence(range(20)).map(str).cache().map(int).map(layout.fn(fn), **layout.place)
     assert layout.epochs(pipeline, 3) == [list(range(0, 200, 10))] * 3
     assert fn.calls == Counter(dict.fromkeys(range(20), 3))
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("where", ["before", "behind", "both"])
-def test_a_shuffle_still_gives_a_new_order_every_epoch(layout, where):
-    fn = Counted()
+def test_a_shuffle_still_gives_a_new_order_every_epoch(layout, where, counted):
+    fn = counted()
     pipeline = ps.from_sequence(range(50))
     pipeline = pipeline.shuffle() if where != "behind" else pipeline
     pipeline = pipeline.map(fn, **layout.place).cache()
@@ -52,7 +84,7 @@ def test_a_shuffle_still_gives_a_new_order_every_epoch(layout, where):
     assert fn.calls == Counter(range(50))
 
 
-@any_threads
+@any_workers
 def test_the_stream_with_a_cache_is_the_stream_without(layout):
     def build(cached):
         pipeline = ps.from_sequence(range(100)).shuffle().map(lambda x: x * 3, **layout.place)
@@ -62,9 +94,9 @@ def test_the_stream_with_a_cache_is_the_stream_without(layout):
     assert plain(layout.epochs(build(True), 3)) == plain(layout.epochs(build(False), 3))
 
 
-@any_threads
-def test_filter_and_flat_map_before_it_run_once(layout):
-    keep, spread = Counted(lambda x: x % 2), Counted(lambda x: [x, -x])
+@any_workers
+def test_filter_and_flat_map_before_it_run_once(layout, counted):
+    keep, spread = counted(lambda x: x % 2), counted(lambda x: [x, -x])
     pipeline = ps.from_sequence(range(20)).filter(keep, **layout.place).flat_map(spread).cache()
     expected = [y for x in range(1, 20, 2) for y in (x, -x)]
     assert layout.epochs(pipeline, 3) == [expected] * 3
@@ -72,7 +104,7 @@ def test_filter_and_flat_map_before_it_run_once(layout):
     assert spread.calls == Counter(range(1, 20, 2))
 
 
-@any_threads
+@any_workers
 def test_random_ops_before_it_draw_once(layout):
     pipeline = ps.from_sequence(range(20)).map(lambda x, rng: rng.random(), rng=True, **layout.place).cache()
     first, second, third = layout.epochs(pipeline, 3)
@@ -80,7 +112,7 @@ def test_random_ops_before_it_draw_once(layout):
     assert len(set(first)) == 20
 
 
-@any_threads
+@any_workers
 def test_random_ops_behind_it_draw_anew(layout):
     pipeline = ps.from_sequence(range(20)).map(lambda x: x, **layout.place).cache()
     pipeline = pipeline.map(lambda x, rng: rng.random(), rng=True)
@@ -88,16 +120,16 @@ def test_random_ops_behind_it_draw_anew(layout):
 
 
 @few_layouts
-def test_repeat_and_epoch_behind_it_are_served_from_it(layout):
-    fn = Counted()
+def test_repeat_and_epoch_behind_it_are_served_from_it(layout, counted):
+    fn = counted()
     source = ps.from_sequence(range(5)).map(fn, **layout.place).cache()
     assert layout.run(source.repeat(3)) == [0, 10, 20, 30, 40] * 3
     assert layout.epochs(source.epoch(3), 3) == [[0, 10, 20], [30, 40, 0], [10, 20, 30]]
-    if layout is not SEVEN:  # several workers may come by a sample that is still in the making
+    if layout in (INLINE, BACKGROUND):  # several workers may come by a sample that is still in the making
         assert fn.calls == Counter(dict.fromkeys(range(5), 2))  # once per loader
 
 
-@any_threads
+@any_workers
 def test_passes_of_a_repeat_are_served_the_same_draws(layout):
     pipeline = (
         ps.from_sequence(range(6)).map(lambda x, rng: rng.random(), rng=True, **layout.place).cache().repeat(3)
@@ -110,20 +142,47 @@ def test_passes_of_a_repeat_are_served_the_same_draws(layout):
 # ---------------------------------------------------------------------- what comes out
 
 
+def nested(x):
+    return {"a": np.full(3, x), "b": (np.full(2, x), [np.full(1, x)])}
+
+
+def arrays_of(sample):
+    return sample["a"], sample["b"][0], sample["b"][1][0]
+
+
 @any_threads
 def test_arrays_come_out_read_only(layout):
-    def nested(x):
-        return {"a": np.full(3, x), "b": (np.full(2, x), [np.full(1, x)])}
-
     pipeline = ps.from_sequence(range(5)).map(nested, **layout.place).cache()
     for epoch in layout.epochs(pipeline, 2):
         for sample in epoch:
-            for array in (sample["a"], sample["b"][0], sample["b"][1][0]):
+            for array in arrays_of(sample):
                 with pytest.raises(ValueError, match="read-only"):
                     array += 1
 
 
-@any_threads
+@with_layouts(*PROCESSES)
+def test_arrays_that_come_from_processes_are_copies_of_what_is_kept(layout):
+    with ps.from_sequence(range(5)).map(nested, **layout.place).cache().loader(**layout.loader) as loader:
+        for _ in range(3):
+            for number, sample in enumerate(loader):
+                for array in arrays_of(sample):
+                    assert (array == number).all()
+                    array += 1
+
+
+@any_workers
+def test_a_function_behind_it_cannot_change_what_is_kept(layout):
+    def add(sample):
+        for array in arrays_of(sample):
+            array += 1
+        return sample
+
+    with ps.from_sequence(range(5)).map(nested, **layout.place).cache().map(add).loader(**layout.loader) as loader:
+        for _ in range(3):
+            assert until_error(loader, ValueError)[0] == []
+
+
+@any_workers
 def test_batches_made_from_it_are_writable_and_do_not_reach_it(layout):
     pipeline = ps.from_sequence(range(6)).map(lambda x: np.full(2, x), **layout.place).cache().batch(3)
     with pipeline.loader(**layout.loader) as loader:
@@ -134,7 +193,7 @@ def test_batches_made_from_it_are_writable_and_do_not_reach_it(layout):
                 batch += 100
 
 
-@any_threads
+@any_workers
 def test_changing_a_dict_or_list_that_came_out_does_not_change_what_is_kept(layout):
     pipeline = ps.from_sequence(range(3)).map(lambda x: {"x": x, "tags": ["a"]}, **layout.place).cache()
     with pipeline.loader(**layout.loader) as loader:
@@ -149,30 +208,30 @@ def test_changing_a_dict_or_list_that_came_out_does_not_change_what_is_kept(layo
 # ---------------------------------------------------------------------- failures
 
 
-@any_threads
-def test_a_sample_that_failed_is_tried_again_and_kept_once_it_succeeds(layout):
-    calls = Counter()
+@any_workers
+def test_a_sample_that_failed_is_tried_again_and_kept_once_it_succeeds(layout, counted):
+    note = counted()
 
     def flaky(x):
-        calls[x] += 1
-        if x == 5 and calls[x] < 3:
+        note(x)
+        if x == 5 and note.calls[x] < 3:
             raise TimeoutError
         return x
 
     pipeline = ps.from_sequence(range(10)).map(flaky, on_error="skip", **layout.place).cache()
     without = [x for x in range(10) if x != 5]
     assert layout.epochs(pipeline, 4) == [without, without, list(range(10)), list(range(10))]
-    assert calls == Counter({x: 3 if x == 5 else 1 for x in range(10)})
+    assert note.calls == Counter({x: 3 if x == 5 else 1 for x in range(10)})
 
 
-@any_threads
-def test_an_error_comes_at_its_place_though_later_samples_are_kept(layout):
-    calls = Counter()
+@any_workers
+def test_an_error_comes_at_its_place_though_later_samples_are_kept(layout, counted):
+    note = counted()
 
     def fails_later(x):
-        calls[x] += 1
+        note(x)
         if x == 5:
-            raise ps.Skip if calls[x] == 1 else ValueError
+            raise ps.Skip if note.calls[x] == 1 else ValueError
         return x
 
     with ps.from_sequence(range(10)).map(fails_later, **layout.place).cache().loader(**layout.loader) as loader:
@@ -182,9 +241,9 @@ def test_an_error_comes_at_its_place_though_later_samples_are_kept(layout):
         assert seen == [0, 1, 2, 3, 4]
 
 
-@any_threads
-def test_after_an_error_the_samples_before_it_are_kept(layout):
-    fn = Counted(lambda x: 1 // (x - 8) and x)
+@any_workers
+def test_after_an_error_the_samples_before_it_are_kept(layout, counted):
+    fn = counted(lambda x: 1 // (x - 8) and x)
     with ps.from_sequence(range(10)).map(fn, **layout.place).cache().loader(**layout.loader) as loader:
         for _ in range(3):
             assert len(until_error(loader, ZeroDivisionError)[0]) == 8
@@ -194,17 +253,17 @@ def test_after_an_error_the_samples_before_it_are_kept(layout):
 # ---------------------------------------------------------------------- bounds
 
 
-@any_threads
-def test_what_does_not_fit_is_made_again_every_time(layout):
-    fn = Counted(lambda x: np.full(100, x, "uint8"))
+@any_workers
+def test_what_does_not_fit_is_made_again_every_time(layout, counted):
+    fn = counted(lambda x: np.full(100, x, "uint8"))
     pipeline = ps.from_sequence(range(10)).map(fn, **layout.place).cache(max_bytes=450)
     for epoch in layout.epochs(pipeline, 3):
         assert [int(row[0]) for row in epoch] == list(range(10))
     assert Counter(fn.calls.values()) == {1: 4, 3: 6}
 
 
-def test_a_cache_without_room_is_no_cache():
-    fn = Counted()
+def test_a_cache_without_room_is_no_cache(counted):
+    fn = counted()
     with ps.from_sequence(range(5)).map(fn).cache(max_bytes=0).loader(epochs=2) as loader:
         assert [list(loader), list(loader)] == [[0, 10, 20, 30, 40]] * 2
     assert set(fn.calls.values()) == {2}
@@ -219,7 +278,7 @@ def test_a_size_that_is_no_number_of_bytes_is_refused(size):
 # ---------------------------------------------------------------------- streams and batches
 
 
-@any_threads
+@any_workers
 def test_a_stream_is_read_once_and_replayed(layout):
     opened = []
 
@@ -276,27 +335,27 @@ def test_a_stream_that_does_not_fit_is_read_every_time(layout):
     assert len(opened) == 3
 
 
-@any_threads
-def test_batches_are_kept_and_replayed_as_they_were(layout):
-    fn = Counted()
+@any_workers
+def test_batches_are_kept_and_replayed_as_they_were(layout, counted):
+    fn = counted()
     pipeline = ps.from_sequence(range(50)).map(fn, **layout.place).batch(4).cache()
     expected = [[x * 10 for x in range(s, min(s + 4, 50))] for s in range(0, 50, 4)]
     assert plain(layout.epochs(pipeline, 4)) == [expected] * 4
     assert fn.calls == Counter(range(50))
 
 
-@any_threads
-def test_what_a_window_mixed_is_replayed_as_it_was(layout):
-    fn = Counted()
+@any_workers
+def test_what_a_window_mixed_is_replayed_as_it_was(layout, counted):
+    fn = counted()
     pipeline = ps.from_sequence(range(50)).map(fn, **layout.place).shuffle(window=10).cache()
     first, *others = layout.epochs(pipeline, 4)
     assert others == [first] * 3
     assert fn.calls == Counter(range(50))
 
 
-@any_threads
-def test_zipped_pipelines_are_kept_too(layout):
-    fn = Counted()
+@any_workers
+def test_zipped_pipelines_are_kept_too(layout, counted):
+    fn = counted()
     pipeline = ps.zip(
         ps.from_sequence(range(20)).map(fn, **layout.place), ps.from_iterable(lambda: range(20))
     ).cache()
@@ -304,9 +363,9 @@ def test_zipped_pipelines_are_kept_too(layout):
     assert fn.calls == Counter(range(20))
 
 
-@any_threads
-def test_two_caches_in_one_pipeline(layout):
-    first, second = Counted(), Counted(lambda x: x + 1)
+@any_workers
+def test_two_caches_in_one_pipeline(layout, counted):
+    first, second = counted(), counted(lambda x: x + 1)
     pipeline = ps.from_sequence(range(20)).map(first, **layout.place).cache().map(second).cache()
     assert layout.epochs(pipeline, 3) == [[10 * x + 1 for x in range(20)]] * 3
     assert first.calls == Counter(range(20))
@@ -317,8 +376,8 @@ def test_two_caches_in_one_pipeline(layout):
 
 
 @few_layouts
-def test_each_loader_has_a_cache_of_its_own(layout):
-    fn = Counted()
+def test_each_loader_has_a_cache_of_its_own(layout, counted):
+    fn = counted()
     pipeline = ps.from_sequence(range(10)).map(fn, **layout.place).cache()
     expected = list(range(0, 100, 10))
     with pipeline.loader(epochs=2, **layout.loader) as one, pipeline.loader(epochs=2, **layout.loader) as other:
@@ -331,7 +390,7 @@ def test_a_cache_keeps_the_length():
     assert len(ps.from_sequence(range(10)).batch(3).cache()) == 4
 
 
-@any_threads
+@any_workers
 def test_an_epoch_that_was_broken_off_is_not_kept_though_workers_went_on_to_its_end(layout):
     drawn = ps.from_iterable(lambda: range(6)).map(
         lambda x, rng: int(rng.integers(1 << 40)), rng=True, **layout.place
@@ -348,7 +407,7 @@ def test_an_epoch_that_was_broken_off_is_not_kept_though_workers_went_on_to_its_
         assert list(plain) == whole
 
 
-@any_threads
+@any_workers
 def test_passes_of_a_repeat_play_what_the_first_has_recorded(layout):
     reads = []
 

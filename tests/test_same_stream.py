@@ -1,8 +1,8 @@
 """Guarantee 1: the stream depends on the pipeline and the seed, on nothing else.
 
-Hypothesis makes pipelines of all ops. Each is run inline, on threads and on coroutines, with
-several numbers of workers and memory bounds, over two epochs; and, unless it is random, compared
-with a model of the same pipeline in plain Python generators.
+Hypothesis makes pipelines of all ops. Each is run inline, on threads, on coroutines, on processes
+and on threads and processes mixed, with several numbers of workers and memory bounds, over two
+epochs; and, unless it is random, compared with a model of the same pipeline in plain Python generators.
 """
 
 import os
@@ -15,6 +15,19 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
+from tests.same_stream_functions import (
+    drawing,
+    ending,
+    failing,
+    keep,
+    leaving_out,
+    looking,
+    number,
+    one_by_one,
+    several,
+    telling,
+    total,
+)
 
 import penstock as ps
 from penstock.testing.layouts import fitting
@@ -23,63 +36,7 @@ from penstock.testing.same import assert_same
 EPOCHS = 2
 CI = bool(os.environ.get("CI"))
 
-
-# ---------------------------------------------------------------------- functions for any sample
-
-
-def total(sample: Any) -> int:
-    """A number that depends on everything in the sample, and on its order."""
-    if isinstance(sample, dict):
-        sample = list(sample.values())
-    if isinstance(sample, (list, tuple, np.ndarray)):
-        return sum((at + 1) * total(item) for at, item in enumerate(sample))
-    return int(sample)
-
-
-def number(sample):
-    return (3 * total(sample) + 1) % 1009
-
-
-def keep(sample):
-    return total(sample) % 3 != 1
-
-
-def several(sample):
-    return [total(sample) + at for at in range(total(sample) % 3)]
-
-
-def one_by_one(sample):
-    yield from several(sample)
-
-
-def leaving_out(sample):
-    if total(sample) % 5 == 2:
-        raise ps.Skip("on purpose")
-    return number(sample)
-
-
-def failing(sample):
-    if total(sample) % 5 == 3:
-        raise ValueError("cannot read this")
-    return number(sample)
-
-
-def ending(sample):
-    if total(sample) % 11 == 7:
-        raise KeyError("the end")
-    return number(sample)
-
-
-def drawing(sample, rng):
-    return total(sample) + int(rng.integers(1000))
-
-
-def telling(sample, info):
-    return (total(sample), info.epoch, info.index, int(info.rng.integers(1000)))
-
-
-def looking(sample):
-    return None
+pytestmark = pytest.mark.usefixtures("warm_processes")
 
 
 # ---------------------------------------------------------------------- ops: how to build, what to expect
@@ -96,8 +53,10 @@ class Layout:
     def placed(self, fn: Any, own: bool) -> dict[str, Any]:
         """Arguments of an op that is called, and the function as this layout wants it."""
         name = fn.__name__
+        if own and (self.on == "process" or (self.on == "mixed" and len(name) % 2)):
+            return {"fn": fn, "name": name, "on": "process", "workers": self.workers}
         if self.on != "async":
-            return {"fn": fn, "name": name, "workers": self.workers if own and self.on == "thread" else None}
+            return {"fn": fn, "name": name, "workers": self.workers if own and self.on != "inline" else None}
 
         async def coroutine(*args):
             result = fn(*args)
@@ -395,15 +354,20 @@ def chains(draw, longest=5, join=True):
 # ---------------------------------------------------------------------- running
 
 
-def run(pipeline, layout, seed=3):
-    """The epochs, each with the type of the exception that ended it, and the samples told as lost."""
+def run(pipeline, layout, seed=3, cuts=(None,) * EPOCHS):
+    """The epochs, each with the type of the exception that ended it, and the samples told as lost.
+
+    `cuts` are how many samples are read of each epoch before it is broken off.
+    """
     placement = {"inline": True} if layout.on == "inline" else {"workers": layout.workers}
+    if layout.on == "process":
+        placement["on"] = "process"
     epochs = []
     with pipeline.loader(seed=seed, memory=fitting(pipeline, layout.memory), timeout_s=10, **placement) as loader:
-        for _ in range(EPOCHS):
+        for cut in cuts:
             samples = []
             try:
-                for sample in loader:
+                for sample in islice(loader, cut):
                     samples.append(sample)
             except KeyError as exc:
                 samples.append(repr(exc))
@@ -439,6 +403,13 @@ LAYOUTS = [
     for workers in (1, 2, 7)
     for memory in (None, 1, "1GB")
 ]  # fmt: skip
+PROCESS_LAYOUTS = [
+    Layout("process", 1),
+    Layout("process", 2),
+    Layout("process", 3, 1),
+    Layout("mixed", 1, 1),
+    Layout("mixed", 2),
+]
 
 
 def examples(count):
@@ -456,8 +427,18 @@ def examples(count):
 @examples(40)
 @given(chains())
 def test_every_layout_gives_the_same_stream(chain):
+    check_layouts(chain, LAYOUTS)
+
+
+@examples(40)
+@given(chains())
+def test_processes_give_the_same_stream(chain):
+    check_layouts(chain, PROCESS_LAYOUTS)
+
+
+def check_layouts(chain, layouts):
     expected, lost = run(chain.build(Layout()), Layout())
-    for layout in LAYOUTS:
+    for layout in layouts:
         if layout.on == "async" and "keeps" in chain.traits and chain.asks:
             continue  # behind an async def a cache keeps whole epochs, not samples that belong to none
         epochs, also_lost = run(chain.build(layout), layout)
@@ -467,8 +448,18 @@ def test_every_layout_gives_the_same_stream(chain):
             assert lost == also_lost, layout
 
 
+@examples(25)
+@given(chains(), st.lists(st.sampled_from([None, None, 0, 1, 3]), min_size=3, max_size=4))
+def test_epochs_that_are_broken_off_give_the_same_everywhere(chain, cuts):
+    expected, _ = run(chain.build(Layout()), Layout(), cuts=cuts)
+    for layout in [LAYOUTS[3], LAYOUTS[7], *PROCESS_LAYOUTS[1::2]]:
+        epochs, _ = run(chain.build(layout), layout, cuts=cuts)
+        for number_, (before, after) in enumerate(zip(expected, epochs, strict=True)):
+            assert_same(before, after, f"{chain!r} {layout}, cut at {cuts}, epoch {number_}")
+
+
 @examples(300)
-@given(chains(), st.sampled_from([Layout(), *LAYOUTS]))
+@given(chains(), st.sampled_from([Layout(), *LAYOUTS, *PROCESS_LAYOUTS]))
 def test_the_stream_is_that_of_plain_python(chain, layout):
     assume(chain.model is not None)
     epochs, _ = run(chain.build(layout), layout)
@@ -485,10 +476,12 @@ def test_a_sample_is_shuffled_and_drawn_for_anew_in_every_epoch_and_equally_in_e
         assert_same(before, after, repr(chain))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[::3], ids=str)
+@pytest.mark.parametrize("layout", [*LAYOUTS[::3], *PROCESS_LAYOUTS], ids=str)
 def test_a_global_shuffle_gives_every_sample_once_in_the_same_order_everywhere(layout):
-    pipeline = ps.from_sequence(range(500)).shuffle().map(number, workers=1)
-    (expected, _), (found, _) = run(pipeline, Layout()), run(pipeline, layout)
+    def build(one):
+        return ps.from_sequence(range(500)).shuffle().map(**one.placed(number, own=True))
+
+    (expected, _), (found, _) = run(build(Layout()), Layout()), run(build(layout), layout)
     assert expected == found
     assert expected[0] != expected[1]
     assert sorted(expected[0]) == sorted(expected[1]) == sorted(map(number, range(500)))

@@ -73,3 +73,22 @@ def test_the_flow_of_arrays_and_map():
     assert found["same_batches"]
     # Nine steps of 20 ms: the time of the augmentation comes on top in the loop, and is hidden behind it.
     assert 9 * 0.02 < found["overlapped_s"] < found["inline_s"]
+
+
+def test_the_flow_of_batchup_process_pool():
+    found = call_main("batchup_process_pool")
+    assert (found["batches"], found["last_batch"], found["validated"]) == (5, 44, 100)
+    assert found["labels_seen_once"]
+    assert found["same_as_threads"]
+    assert found["same_as_serial"]
+    assert not found["augmented_here"]
+
+
+def test_the_flow_of_trw_map():
+    found = call_main("trw_map")
+    assert found["batch_sizes"] == [10] * 8 + [5]
+    assert found["same_batches"]
+    # Nine steps of 10 ms: in the loop the augmentation comes on top of them.
+    assert 9 * 0.01 < found["overlapped_s"] < found["in_the_loop_s"]
+    assert found["kept"] == [19] * 5
+    assert found["left_out"] == [7] * 5

@@ -1,7 +1,7 @@
 """epoch: epochs of a chosen length that keep their place in the data."""
 
 import pytest
-from tests.helpers import INLINE, any_threads, few_layouts
+from tests.helpers import INLINE, any_workers, few_layouts
 
 import penstock as ps
 
@@ -22,18 +22,18 @@ def sources():
 any_source = pytest.mark.parametrize("source", list(sources()))
 
 
-@any_threads
+@any_workers
 @any_source
 def test_an_epoch_goes_on_where_the_last_one_ended(layout, source):
     assert layout.epochs(sources()[source].epoch(3), 4) == FIVE
 
 
-@any_threads
+@any_workers
 def test_five_samples_in_epochs_of_three_are_123_451_234(layout):
     assert layout.epochs(ps.from_sequence([1, 2, 3, 4, 5]).epoch(3), 3) == [[1, 2, 3], [4, 5, 1], [2, 3, 4]]
 
 
-@any_threads
+@any_workers
 @any_source
 @pytest.mark.parametrize("n", [5, 7, 12])
 def test_an_epoch_may_be_as_long_as_the_data_or_longer(layout, source, n):
@@ -75,21 +75,21 @@ def test_a_shuffle_behind_it_shuffles_each_epoch(layout):
     assert epochs[0] != list(range(10))
 
 
-@any_threads
+@any_workers
 def test_batches_are_cut_within_an_epoch(layout):
     pipeline = ps.from_iterable(lambda: range(7)).map(lambda x: x, **layout.place).epoch(5).batch(2)
     batches = [[b.tolist() for b in epoch] for epoch in layout.epochs(pipeline, 2)]
     assert batches == [[[0, 1], [2, 3], [4]], [[5, 6], [0, 1], [2]]]
 
 
-@any_threads
+@any_workers
 def test_an_epoch_of_batches_counts_batches(layout):
     pipeline = ps.from_sequence(range(5)).batch(2).epoch(2)
     batches = [[b.tolist() for b in epoch] for epoch in layout.epochs(pipeline, 2)]
     assert batches == [[[0, 1], [2, 3]], [[4], [0, 1]]]
 
 
-@any_threads
+@any_workers
 def test_samples_that_a_function_skips_are_not_counted(layout):
     def odd(x):
         if x % 2 == 0:

@@ -4,7 +4,7 @@ from collections import Counter, namedtuple
 
 import numpy as np
 import pytest
-from tests.helpers import any_layout, any_threads, until_error
+from tests.helpers import any_layout, any_workers, until_error
 
 import penstock as ps
 
@@ -52,7 +52,7 @@ def test_star_and_info_reach_the_function(layout):
     assert layout.run(pipeline) == [(1, 2)]
 
 
-@any_threads
+@any_workers
 def test_batches_behind_a_filter_are_the_same_for_any_layout(layout):
     pipeline = ps.from_sequence(range(100)).filter(lambda x: x % 3 == 0, **layout.place).batch(5)
     kept = list(range(0, 100, 3))

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import count, islice
 
 import pytest
-from tests.helpers import INLINE, any_layout, any_threads, few_layouts, until_error
+from tests.helpers import INLINE, any_layout, any_threads, any_workers, few_layouts, few_threads, until_error
 
 import penstock as ps
 
@@ -55,7 +55,7 @@ def test_an_asynchronous_generator_is_a_function_too(loader, workers):
         assert list(it) == SPREAD
 
 
-@any_threads
+@any_workers
 def test_fan_out_from_20_to_100(layout):
     pipeline = ps.from_sequence(range(20)).flat_map(lambda x: range(5 * x, 5 * x + 5), **layout.place)
     assert layout.run(pipeline) == list(range(100))
@@ -74,7 +74,7 @@ def test_a_result_that_is_no_iterable_is_a_type_error(layout):
     assert any("flat_map" in note for note in caught.value.__notes__)
 
 
-@few_layouts
+@few_threads
 def test_a_generator_of_a_million_is_not_materialised(layout):
     made = 0
 
@@ -96,7 +96,7 @@ def test_an_endless_generator_ends_with_take(layout):
     assert layout.run(pipeline) == list(range(5, 1005))
 
 
-@few_layouts
+@few_threads
 def test_generators_are_closed_when_the_reader_stops(layout):
     opened, closed = [], []
 
@@ -112,7 +112,7 @@ def test_generators_are_closed_when_the_reader_stops(layout):
     assert sorted(closed) == sorted(opened)
 
 
-@any_threads
+@any_workers
 def test_with_a_key_every_output_is_the_sample_with_that_field_replaced(layout):
     pipeline = ps.from_sequence([{"x": 2, "y": "a"}, {"x": 0, "y": "b"}, {"x": 1, "y": "c"}]).flat_map(
         range, key="x", **layout.place
@@ -120,7 +120,7 @@ def test_with_a_key_every_output_is_the_sample_with_that_field_replaced(layout):
     assert layout.run(pipeline) == [{"x": 0, "y": "a"}, {"x": 1, "y": "a"}, {"x": 0, "y": "c"}]
 
 
-@any_threads
+@any_workers
 def test_star_and_info_reach_the_function(layout):
     pipeline = ps.from_sequence([(1, 2), (3, 1)]).flat_map(
         lambda a, n, info: [(a, info.index)] * n, star=True, info=True, **layout.place
@@ -128,13 +128,13 @@ def test_star_and_info_reach_the_function(layout):
     assert layout.run(pipeline) == [(1, 0), (1, 0), (3, 1)]
 
 
-@any_threads
+@any_workers
 def test_nested_flat_maps_keep_the_order(layout):
     pipeline = ps.from_sequence(range(10)).flat_map(generated, **layout.place).flat_map(lambda p: [p] * 2)
     assert layout.run(pipeline) == [pair for pair in SPREAD if pair[0] < 10 for _ in range(2)]
 
 
-@any_threads
+@any_workers
 def test_batches_behind_it_are_cut_in_the_order_of_delivery(layout):
     pipeline = ps.from_sequence(range(60)).flat_map(generated, **layout.place).batch(7, collate=list)
     assert layout.run(pipeline) == [SPREAD[start : start + 7] for start in range(0, len(SPREAD), 7)]
@@ -147,7 +147,7 @@ def test_unordered_flat_map_gives_the_same_multiset():
 # ---------------------------------------------------------------------- interleave
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 100])
 def test_interleaved_outputs_alternate_as_in_the_reference(layout, width):
     pipeline = ps.from_sequence(range(30)).flat_map(generated, interleave=width, **layout.place)
@@ -164,13 +164,13 @@ def test_asynchronous_outputs_alternate_too(layout):
     assert layout.run(pipeline) == list(alternated(map(generated, range(30)), 3))
 
 
-@any_threads
+@any_workers
 def test_streams_alternate_too(layout):
     pipeline = ps.from_iterable(lambda: range(30)).flat_map(generated, interleave=4, **layout.place)
     assert layout.run(pipeline) == list(alternated(map(generated, range(30)), 4))
 
 
-@any_threads
+@any_workers
 def test_a_filter_behind_it_sees_the_alternated_order(layout):
     pipeline = (
         ps.from_sequence(range(30)).flat_map(generated, interleave=3, **layout.place).filter(lambda p: sum(p) % 2)
@@ -178,7 +178,7 @@ def test_a_filter_behind_it_sees_the_alternated_order(layout):
     assert layout.run(pipeline) == [p for p in alternated(map(generated, range(30)), 3) if sum(p) % 2]
 
 
-@any_threads
+@any_workers
 def test_a_skip_behind_it_does_not_change_the_order_of_the_others(layout):
     def some(pair):
         if sum(pair) % 2:
@@ -189,7 +189,7 @@ def test_a_skip_behind_it_does_not_change_the_order_of_the_others(layout):
     assert layout.run(pipeline) == [p for p in alternated(map(generated, range(30)), 3) if sum(p) % 2 == 0]
 
 
-@any_threads
+@any_workers
 def test_a_flat_map_behind_it_keeps_its_own_outputs_together(layout):
     pipeline = (
         ps.from_sequence(range(12))
@@ -200,7 +200,7 @@ def test_a_flat_map_behind_it_keeps_its_own_outputs_together(layout):
     assert layout.run(pipeline) == expected
 
 
-@any_threads
+@any_workers
 def test_inputs_that_a_filter_dropped_do_not_take_a_turn(layout):
     pipeline = ps.from_sequence(range(40)).filter(lambda x: x % 3, **layout.place).flat_map(generated, interleave=3)
     assert layout.run(pipeline) == list(alternated((generated(x) for x in range(40) if x % 3), 3))
@@ -232,7 +232,7 @@ def test_a_width_that_is_no_count_is_refused(width):
 # ---------------------------------------------------------------------- failures
 
 
-@any_threads
+@any_workers
 def test_a_failure_in_the_middle_of_a_generator_comes_at_its_place(layout):
     def broken(x):
         yield from spread(x)
@@ -270,7 +270,7 @@ def test_a_call_that_fails_among_many_loses_none_before_it(size):
     assert seen == [x for x in range(size - 1) for _ in range(2)]
 
 
-@any_threads
+@any_workers
 def test_a_generator_that_fails_is_left_there_when_failures_are_skipped(layout):
     def torn(x):
         yield x
@@ -284,7 +284,7 @@ def test_a_generator_that_fails_is_left_there_when_failures_are_skipped(layout):
         assert [record.index for record in loader.errors()] == [1, 3, 5, 7, 9]
 
 
-@any_threads
+@any_workers
 def test_a_retry_in_the_middle_goes_on_behind_what_has_been_delivered(layout):
     tries = Counter()
 
@@ -315,7 +315,7 @@ def test_an_asynchronous_generator_is_retried_in_the_same_way():
     assert list(pipeline) == [(x, word) for x in range(10) for word in ("first", "second")]
 
 
-@any_threads
+@any_workers
 def test_skip_inside_a_generator_ends_that_generator(layout):
     def some(x):
         yield x
@@ -326,7 +326,7 @@ def test_skip_inside_a_generator_ends_that_generator(layout):
         assert [record.exception.why for record in loader.errors()] == ["enough"] * 5
 
 
-@any_threads
+@any_workers
 def test_a_failure_among_alternating_inputs_comes_at_its_turn(layout):
     def torn(x):
         yield (x, 0)

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict, namedtuple
 
 import numpy as np
 import pytest
-from tests.helpers import any_layout, any_threads, awaited, few_layouts, until_error
+from tests.helpers import any_layout, any_workers, awaited, few_layouts, until_error
 
 import penstock as ps
 
@@ -126,7 +126,7 @@ def test_info_with_key_gives_the_field_and_the_info():
     assert list(pipeline) == [{"x": 5}, {"x": 7}]
 
 
-@any_threads
+@any_workers
 def test_a_dict_in_place_of_the_function_looks_samples_up(layout):
     pipeline = ps.from_sequence("abba").map({"a": 1, "b": 2}, **layout.place)
     assert layout.run(pipeline) == [1, 2, 2, 1]

@@ -4,7 +4,7 @@ import threading
 from collections import Counter
 
 import pytest
-from tests.helpers import any_layout, few_layouts, until_error
+from tests.helpers import any_layout, any_layout_here, few_layouts, until_error
 
 import penstock as ps
 
@@ -77,7 +77,7 @@ def test_fifty_epochs_with_one_failing_sample_give_the_other_nineteen_each(layou
     assert layout.epochs(pipeline, 50) == [expected] * 50
 
 
-@any_layout
+@any_layout_here
 def test_a_retry_that_succeeds_leaves_no_trace(layout):
     calls = Counter()
 
@@ -94,7 +94,7 @@ def test_a_retry_that_succeeds_leaves_no_trace(layout):
     assert calls == {x: 3 if x % 3 == 0 else 1 for x in range(30)}
 
 
-@any_layout
+@any_layout_here
 def test_after_the_last_retry_the_sample_is_skipped(layout):
     calls = Counter()
 

@@ -1,12 +1,12 @@
 """prefetch: how much is kept ready."""
 
 import pytest
-from tests.helpers import any_threads
+from tests.helpers import any_workers
 
 import penstock as ps
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("n", [1, 3, 100])
 def test_prefetch_changes_nothing_in_the_stream(layout, n):
     pipeline = ps.from_sequence(range(100)).map(lambda x: x * 2, **layout.place).prefetch(n)

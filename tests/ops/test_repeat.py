@@ -3,7 +3,7 @@
 from itertools import islice
 
 import pytest
-from tests.helpers import any_threads, few_layouts, until_error
+from tests.helpers import any_workers, few_layouts, until_error
 
 import penstock as ps
 
@@ -12,14 +12,14 @@ def sources():
     return [ps.from_sequence(range(5)), ps.from_iterable(lambda: range(5)), ps.from_sequence(range(5)).map(int)]
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("times", [0, 1, 2, 5])
 def test_repeat_runs_through_the_samples_so_many_times(layout, number, times):
     assert layout.epochs(sources()[number].repeat(times), 2) == [list(range(5)) * times] * 2
 
 
-@any_threads
+@any_workers
 def test_three_times_fifty_by_twenty_are_eight_wrapped_batches(layout):
     pipeline = ps.from_sequence(range(50)).map(lambda x: x, **layout.place).repeat(3).batch(20)
     flat = list(range(50)) * 3
@@ -27,13 +27,13 @@ def test_three_times_fifty_by_twenty_are_eight_wrapped_batches(layout):
     assert len(pipeline) == 8
 
 
-@any_threads
+@any_workers
 def test_repeat_behind_a_batch_repeats_the_short_batch(layout):
     pipeline = ps.from_sequence(range(5)).map(lambda x: x, **layout.place).batch(2).repeat(2)
     assert [b.tolist() for b in layout.run(pipeline)] == [[0, 1], [2, 3], [4]] * 2
 
 
-@any_threads
+@any_workers
 def test_each_pass_of_a_shuffle_has_an_order_of_its_own(layout):
     orders = []
     for epoch in layout.epochs(ps.from_sequence(range(50)).shuffle().repeat(2), 2):
@@ -42,7 +42,7 @@ def test_each_pass_of_a_shuffle_has_an_order_of_its_own(layout):
     assert len(set(map(tuple, orders))) == 4
 
 
-@any_threads
+@any_workers
 def test_each_pass_of_a_window_shuffle_has_an_order_of_its_own(layout):
     (epoch,) = layout.epochs(ps.from_iterable(lambda: range(50)).shuffle(window=50).repeat(2), 1)
     assert sorted(epoch[:50]) == sorted(epoch[50:]) == list(range(50))
@@ -56,7 +56,7 @@ def test_shuffle_behind_a_repeat_mixes_the_passes(layout):
     assert sorted(samples[:20]) != list(range(20))
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_repeat_without_a_number_never_ends(layout, number):
     with sources()[number].repeat().loader(**layout.loader) as loader:
@@ -72,7 +72,7 @@ def test_an_endless_shuffle_differs_from_epoch_to_epoch(layout):
     assert all(sorted(one) == list(range(20)) for one in passes)
 
 
-@any_threads
+@any_workers
 def test_repeat_counts_passes_of_what_is_left_by_a_filter(layout):
     pipeline = ps.from_sequence(range(6)).filter(lambda x: x % 2, **layout.place).repeat(2).batch(4)
     assert [b.tolist() for b in layout.run(pipeline)] == [[1, 3, 5, 1], [3, 5]]

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from tests.helpers import BACKGROUND, INLINE, PLAIN, any_layout, any_threads, few_layouts
+from tests.helpers import BACKGROUND, INLINE, any_layout, any_workers, few_layouts
 
 import penstock as ps
 
@@ -94,7 +94,7 @@ def test_a_retry_sees_the_same_draws(layout):
         assert first == second == third
 
 
-@any_threads
+@any_workers
 def test_draws_behind_filter_flat_map_window_and_batch_are_the_same_for_any_layout(layout):
     def run(one):
         pipeline = (
@@ -119,7 +119,7 @@ def test_outputs_of_one_input_draw_differently():
     assert len({value for _, value in pipeline}) == 100
 
 
-@any_threads
+@any_workers
 def test_a_generator_draws_the_same_for_any_layout(layout):
     def augmented(x, rng):
         for _ in range(3):
@@ -133,7 +133,7 @@ def test_a_generator_draws_the_same_for_any_layout(layout):
     assert len(set(samples)) == 180
 
 
-@pytest.mark.parametrize("layout", PLAIN, ids=str)
+@any_workers
 def test_alternating_generators_draw_the_same_for_any_layout(layout):
     def augmented(x, rng):
         for _ in range(3):

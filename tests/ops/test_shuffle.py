@@ -3,19 +3,19 @@
 from collections import Counter
 
 import pytest
-from tests.helpers import BACKGROUND, INLINE, any_threads, few_layouts
+from tests.helpers import BACKGROUND, INLINE, any_workers, few_layouts
 
 import penstock as ps
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 255, 256, 257, 1000])
 def test_every_sample_comes_once_per_epoch(layout, n):
     for epoch in layout.epochs(ps.from_sequence(range(n)).shuffle(), 2):
         assert sorted(epoch) == list(range(n))
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("window", [None, 16])
 def test_the_order_is_the_same_for_any_layout(layout, window):
     pipeline = ps.from_sequence(range(300)).map(lambda x: x, **layout.place).shuffle(window)
@@ -83,7 +83,7 @@ def test_shuffle_behind_map_and_take_is_global(layout):
 # ---------------------------------------------------------------------- window
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize(("n", "window"), [(0, 5), (1, 5), (5, 5), (12, 5), (23, 7), (10, 1), (10, 1000)])
 def test_a_window_permutes_consecutive_blocks_ragged_tails_too(layout, n, window):
     pipeline = ps.from_iterable(lambda: range(n)).shuffle(window=window)
@@ -93,7 +93,7 @@ def test_a_window_permutes_consecutive_blocks_ragged_tails_too(layout, n, window
         assert len(order) == n
 
 
-@any_threads
+@any_workers
 def test_a_window_over_a_stream_is_the_same_for_any_layout(layout):
     def run(one):
         pipeline = (

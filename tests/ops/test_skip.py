@@ -1,7 +1,7 @@
 """skip: leave out the first samples of an epoch."""
 
 import pytest
-from tests.helpers import any_threads, few_layouts
+from tests.helpers import any_workers, few_layouts
 
 import penstock as ps
 
@@ -10,14 +10,14 @@ def sources():
     return [ps.from_sequence(range(20)), ps.from_iterable(lambda: range(20)), ps.from_sequence(range(20)).map(int)]
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("n", [0, 1, 7, 20, 99])
 def test_skip_leaves_out_the_first_n(layout, number, n):
     assert layout.epochs(sources()[number].skip(n), 2) == [list(range(20))[n:]] * 2
 
 
-@any_threads
+@any_workers
 def test_skip_counts_what_is_delivered_to_it(layout):
     pipeline = ps.from_sequence(range(30)).filter(lambda x: x % 3 == 0, **layout.place).skip(4).batch(3)
     assert [b.tolist() for b in layout.run(pipeline)] == [[12, 15, 18], [21, 24, 27]]

@@ -4,7 +4,7 @@ from itertools import count
 
 import numpy as np
 import pytest
-from tests.helpers import any_threads, few_layouts, until_error
+from tests.helpers import any_workers, few_layouts, until_error
 
 import penstock as ps
 
@@ -13,20 +13,20 @@ def sources():
     return [ps.from_sequence(range(20)), ps.from_iterable(lambda: range(20)), ps.from_sequence(range(20)).map(int)]
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("n", [0, 1, 7, 20, 99])
 def test_take_gives_the_first_n_or_all(layout, number, n):
     assert layout.epochs(sources()[number].take(n), 2) == [list(range(20))[:n]] * 2
 
 
-@any_threads
+@any_workers
 def test_take_counts_what_is_delivered_to_it(layout):
     pipeline = ps.from_sequence(range(100)).filter(lambda x: x % 3 == 0, **layout.place).take(4).batch(3)
     assert [b.tolist() for b in layout.run(pipeline)] == [[0, 3, 6], [9]]
 
 
-@any_threads
+@any_workers
 def test_take_behind_a_function_that_skips_counts_what_is_left(layout):
     def odd(x):
         if x % 2 == 0:

@@ -1,12 +1,12 @@
 """tap: look at samples on their way."""
 
 import pytest
-from tests.helpers import any_layout, until_error
+from tests.helpers import any_layout, any_layout_here, until_error
 
 import penstock as ps
 
 
-@any_layout
+@any_layout_here
 def test_tap_calls_the_function_and_passes_the_sample_on(layout):
     seen = []
     pipeline = ps.from_sequence(range(100)).tap(layout.fn(lambda x: seen.append(x)), **layout.place)
@@ -14,7 +14,7 @@ def test_tap_calls_the_function_and_passes_the_sample_on(layout):
     assert sorted(seen) == list(range(100))
 
 
-@any_layout
+@any_layout_here
 @pytest.mark.parametrize(("sample", "key"), [({"x": 1, "y": 2}, "x"), ((1, 2), 0)])
 def test_with_a_key_the_function_sees_the_field_and_the_sample_passes_whole(layout, sample, key):
     seen = []
@@ -23,7 +23,7 @@ def test_with_a_key_the_function_sees_the_field_and_the_sample_passes_whole(layo
     assert seen == [1]
 
 
-@any_layout
+@any_layout_here
 def test_star_and_info_reach_the_function(layout):
     seen = []
     fn = layout.fn(lambda a, b, info: seen.append((a, b, info.index)))

@@ -5,7 +5,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from tests.helpers import any_threads, few_layouts, plain, until_error
+from tests.helpers import any_workers, few_layouts, plain, until_error
 
 import penstock as ps
 
@@ -37,7 +37,7 @@ def as_plain(sample):
     return dataclasses.astuple(sample) if isinstance(sample, Record) else plain(sample)
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("kind", list(SAMPLES))
 def test_unbatch_undoes_batch(layout, kind):
     samples = SAMPLES[kind]
@@ -48,13 +48,13 @@ def test_unbatch_undoes_batch(layout, kind):
         assert {type(s) for s in out} == {type(s) for s in samples}
 
 
-@any_threads
+@any_workers
 def test_batches_are_cut_anew_from_what_they_held(layout):
     pipeline = ps.from_sequence(range(20)).batch(6).map(lambda b: b * 2, **layout.place).unbatch().batch(4)
     assert plain(layout.run(pipeline)) == [list(range(s, s + 8, 2)) for s in range(0, 40, 8)]
 
 
-@any_threads
+@any_workers
 def test_two_by_thirty_cut_into_tens_loses_nothing(layout):
     halves = [np.arange(30), np.arange(30, 60)]
     pipeline = ps.from_sequence(halves).map(lambda b: b, **layout.place).unbatch().batch(10)

@@ -3,11 +3,12 @@
 import os
 import socket
 import threading
+from time import perf_counter
 
 import numpy as np
 import pytest
 
-from penstock.runtime.wire import Gone, Wire
+from penstock.runtime.wire import Gone, Late, Wire
 
 
 @pytest.fixture
@@ -65,6 +66,55 @@ def test_descriptors_ride_along_with_their_own_message(wires):
         os.close(fd)
 
 
+@pytest.mark.parametrize("size", [10, 70_000, 3_000_000])
+def test_heads_and_bodies_of_any_size_follow_each_other(wires, size):
+    here, there = wires
+
+    def send():
+        for number in range(20):
+            here.send((number, "x" * (size * number // 20)), [b"y" * (size - size * number // 20)])
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    for number in range(20):
+        head, body, _ = there.receive(fds=number % 2 == 0)
+        assert head == (number, "x" * (size * number // 20))
+        assert bytes(body) == b"y" * (size - size * number // 20)
+    sending.join()
+
+
+def test_descriptors_of_several_messages_that_come_at_once_go_to_their_own(wires):
+    here, there = wires
+    pipes = [os.pipe() for _ in range(6)]
+    for number, (read, write) in enumerate(pipes):
+        here.send((number,), fds=[read, write][: number % 3])
+    for number in range(6):
+        message = there.receive(fds=True)
+        assert (message.head, len(message.fds)) == ((number,), number % 3)
+        for got, sent in zip(message.fds, pipes[number], strict=False):
+            assert os.fstat(got).st_ino == os.fstat(sent).st_ino
+            os.close(got)
+    for fd in (fd for pipe in pipes for fd in pipe):
+        os.close(fd)
+
+
+def test_a_message_that_stops_in_the_middle_is_late(wires):
+    here, there = wires
+    one, other = socket.socketpair()
+    Wire(one).send(("chunk", "x" * 50))
+    here.sock.sendall(other.recv(1000)[:30])
+    with pytest.raises(Late):
+        there.receive(deadline=perf_counter() + 0.01)
+    one.close()
+    other.close()
+
+
+def test_a_message_that_nobody_takes_is_late(wires):
+    here, _ = wires
+    with pytest.raises(Late):
+        here.send(("chunk",), [bytes(10_000_000)], deadline=perf_counter() + 0.01)
+
+
 @pytest.mark.parametrize("fds", [False, True])
 def test_the_end_of_the_other_side_is_told(wires, fds):
     here, there = wires
@@ -76,7 +126,7 @@ def test_the_end_of_the_other_side_is_told(wires, fds):
             there.send(("anything",))
 
 
-@pytest.mark.parametrize("cut", [1, 11, 12, 13, 40])
+@pytest.mark.parametrize("cut", [1, 15, 16, 17, 40])
 def test_half_a_message_is_the_end(wires, cut):
     here, there = wires
     one, other = socket.socketpair()

@@ -3,7 +3,7 @@
 from itertools import count, islice
 
 import pytest
-from tests.helpers import INLINE, any_layout, any_threads, few_layouts, plain, until_error
+from tests.helpers import INLINE, any_layout, any_workers, few_layouts, plain, until_error
 
 import penstock as ps
 
@@ -26,7 +26,7 @@ def test_concat_gives_one_after_the_other(layout):
     assert layout.epochs(ps.concat(second, first, second), 2) == [[*range(5), *expected]] * 2
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("combine", [ps.zip, ps.concat])
 def test_ops_behind_them_work_as_behind_any_source(layout, combine):
     parts = [ps.from_sequence(range(40)).map(lambda x: x, **layout.place), ps.from_iterable(lambda: range(40))]
@@ -40,7 +40,7 @@ def test_ops_behind_them_work_as_behind_any_source(layout, combine):
     assert layout.epochs(pipeline.epoch(len(plainly) - 1), 2)[1][:2] == [plainly[-1], plainly[0]]
 
 
-@any_threads
+@any_workers
 def test_parts_with_places_of_their_own_and_random_draws_are_the_same_for_any_layout(layout):
     def build(one):
         draw = ps.from_sequence(range(60)).shuffle().map(lambda x, rng: (x, rng.random()), rng=True, **one.place)
@@ -55,7 +55,7 @@ def test_parts_with_places_of_their_own_and_random_draws_are_the_same_for_any_la
     assert layout.epochs(build(layout), 2) == INLINE.epochs(build(INLINE), 2)
 
 
-@any_threads
+@any_workers
 def test_parts_may_share_a_pool(layout):
     with ps.Threads(2) as pool:
         parts = [ps.from_sequence(range(n)).map(lambda x: x + 1, on=pool) for n in (10, 20, 30)]
@@ -110,7 +110,7 @@ def test_an_endless_part_is_pulled_only_a_bounded_number_ahead(layout):
     assert pulled < 20_000
 
 
-@any_threads
+@any_workers
 def test_a_failure_in_a_part_comes_at_its_place(layout):
     bad = ps.from_sequence(range(20)).map(lambda x: 1 // (x - 9) or x, **layout.place)
     good = ps.from_sequence(range(100, 120))
@@ -120,7 +120,7 @@ def test_a_failure_in_a_part_comes_at_its_place(layout):
         assert len(until_error(loader, ZeroDivisionError)[0]) == 29
 
 
-@any_threads
+@any_workers
 def test_a_sample_skipped_in_a_part_is_counted_and_the_next_takes_its_place(layout):
     bad = ps.from_sequence(range(6)).map(lambda x: 1 // (x - 2) and x, on_error="skip", **layout.place)
     with ps.zip(ps.from_sequence("abcdef"), bad).loader(epochs=1, **layout.loader) as loader:

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from tests.helpers import INLINE, any_threads
+from tests.helpers import INLINE, any_workers
 
 import penstock as ps
 
 
-@any_threads
+@any_workers
 def test_fake_samples_have_the_shape_and_dtype_asked_for(layout):
     spec = {"x": ((4, 3), "uint8"), "y": ((), "float32"), "z": (((2,), "bool"), ((1,), np.int16))}
     samples = layout.run(ps.fake(spec, 10).map(lambda s: s, **layout.place))
@@ -19,7 +19,7 @@ def test_fake_samples_have_the_shape_and_dtype_asked_for(layout):
         assert (first.shape, first.dtype, second.dtype) == ((2,), "bool", "int16")
 
 
-@any_threads
+@any_workers
 def test_random_samples_depend_on_their_index_alone(layout):
     pipeline = ps.fake(((8,), "float64"), 20, constant=False)
     first, second = layout.epochs(pipeline.map(lambda s: s.tolist(), **layout.place), 2)

@@ -4,7 +4,7 @@ import threading
 from itertools import count, islice
 
 import pytest
-from tests.helpers import any_layout, any_threads, few_layouts
+from tests.helpers import any_layout, any_workers, few_layouts
 
 import penstock as ps
 
@@ -34,7 +34,7 @@ class Both(Again):
         raise AssertionError("called")
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize(
     "factory",
     [
@@ -131,7 +131,7 @@ def test_an_asynchronous_generator_function_is_refused_clearly(layout):
         layout.run(ps.from_iterable(numbers))
 
 
-@any_threads
+@any_workers
 def test_only_a_bounded_number_is_pulled_ahead(layout):
     pulled = 0
 

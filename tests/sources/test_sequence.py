@@ -5,7 +5,7 @@ from collections import UserList, deque
 
 import numpy as np
 import pytest
-from tests.helpers import any_threads, few_layouts, until_error
+from tests.helpers import any_workers, few_layouts, few_threads, until_error
 
 import penstock as ps
 
@@ -58,7 +58,7 @@ SEQUENCES = {
 }
 
 
-@any_threads
+@any_workers
 @pytest.mark.parametrize("kind", list(SEQUENCES))
 def test_every_sequence_gives_its_items(layout, kind):
     data = SEQUENCES[kind]
@@ -69,7 +69,7 @@ def test_every_sequence_gives_its_items(layout, kind):
     assert len(ps.from_sequence(data)) == 3
 
 
-@few_layouts
+@few_threads
 def test_getitems_is_used_where_there_is_one(layout):
     data = Fetched(100)
     assert layout.run(ps.from_sequence(data).map(lambda x: x, **layout.place).batch(10, collate=sum)) == [
@@ -117,7 +117,7 @@ def test_getitems_that_fails_fails_at_the_sample_that_is_bad(layout):
     assert any("sample 13" in note for note in error.__notes__)
 
 
-@any_threads
+@any_workers
 def test_with_index_pairs_every_sample_with_its_number(layout):
     assert layout.run(ps.from_sequence("abc", with_index=True)) == [(0, "a"), (1, "b"), (2, "c")]
     pipeline = ps.from_sequence("abcdef", with_index=True, indices=[5, 1, -2]).shuffle()

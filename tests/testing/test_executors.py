@@ -9,7 +9,7 @@ from penstock.executors.threads import ThreadExecutor, ThreadWorker
 from penstock.testing import check_executor
 
 
-@pytest.mark.parametrize("kind", ["inline", "thread", "async"])
+@pytest.mark.parametrize("kind", ["inline", "thread", "async", "process"])
 def test_our_own_executors_pass(kind):
     check_executor(kind)
 

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+import threading
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,6 +14,9 @@ import penstock as ps
 from penstock import ops
 from penstock.ops.op import Effect
 from penstock.testing import Layout, check_op
+from penstock.testing.layouts import PROCESS_LAYOUTS
+
+pytestmark = pytest.mark.usefixtures("warm_processes")
 
 
 def double(x):
@@ -82,6 +87,44 @@ def test_a_function_from_pipeline_to_pipeline_passes():
 
 def test_other_layouts_can_be_asked_for():
     check_op(ops.Map(double), range(9), layouts=[Layout("thread", 2, memory="1kB", order=7)])
+
+
+@pytest.mark.parametrize(
+    "op", [ops.Map(noisy, rng=True), ops.FlatMap(range, interleave=3), ops.Map(skipping), ops.Batch(3)], ids=str
+)
+def test_all_layouts_of_processes_can_be_asked_for(op):
+    check_op(op, range(9), layouts=PROCESS_LAYOUTS)
+
+
+# ---------------------------------------------------------------------- what cannot be sent to a process
+
+
+def test_a_function_that_cannot_be_pickled_is_tried_on_threads_alone():
+    lock = threading.Lock()
+
+    def guarded(x):
+        with lock:
+            return x + 1
+
+    check_op(ops.Map(guarded), range(9))
+    check_op(lambda pipeline: pipeline.map(guarded, workers=2).batch(2), range(9))
+
+
+def test_samples_that_cannot_be_pickled_are_tried_on_threads_alone():
+    check_op(ops.Map(lambda lock: lock.locked()), [threading.Lock() for _ in range(9)])
+
+
+class Thing:
+    """Does not say when two of them are equal."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+def test_objects_that_come_back_as_copies_are_the_same_if_all_in_them_is():
+    check_op(ops.Map(Thing), range(9))
+    check_op(ops.Filter(lambda thing: thing.x % 2), [Thing(x) for x in range(9)])
+    check_op(ops.Map(lambda x: ValueError(x)), range(9))
 
 
 # ---------------------------------------------------------------------- ops that break the contract
@@ -190,6 +233,25 @@ def test_an_op_that_fails_in_one_place_only_is_found():
 
     with pytest.raises(AssertionError, match=r"ended in Place\(\) instead of None"):
         check_op(ops.Map(sometimes), range(9))
+
+
+def test_an_op_that_differs_in_another_process_is_found():
+    here = os.getpid()
+    with pytest.raises(AssertionError, match=r"on 2 process workers, epoch 0: sample 0: True, then False"):
+        check_op(ops.Map(lambda x: os.getpid() == here), range(9))
+
+
+@dataclass(frozen=True)
+class Unpicklable(Bad):
+    """Keeps something in its class's own way, which pickle does not know."""
+
+    def __reduce__(self):
+        raise NotImplementedError("no")
+
+
+def test_an_op_that_cannot_be_pickled_although_what_it_was_given_can_is_found():
+    with pytest.raises(AssertionError, match="although all its fields can: NotImplementedError"):
+        check_op(Unpicklable(), range(3))
 
 
 def test_a_wrong_length_is_found():

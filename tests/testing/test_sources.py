@@ -1,6 +1,7 @@
 """check_source accepts every source of ours, and finds each kind of source that breaks the contract."""
 
 import itertools
+import os
 import random
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import penstock as ps
 from penstock.sources.source import IndexedSource, StreamSource
 from penstock.testing import check_source
+
+pytestmark = pytest.mark.usefixtures("warm_processes")
 
 
 class Accessor:
@@ -60,6 +63,16 @@ class Stream(StreamSource):
 
     def open(self, shard, skip):
         return iter(range(shard + skip, shard + 10))
+
+
+class Local(Indexed):
+    """Gives something else in another process."""
+
+    def __init__(self):
+        self.here = os.getpid()
+
+    def read(self, indices):
+        return [int(index) + (os.getpid() != self.here) for index in indices]
 
 
 class Random(Indexed):
@@ -142,6 +155,7 @@ def test_sources_written_from_the_contract_pass():
 @pytest.mark.parametrize(
     ("source", "text"),
     [
+        (Local(), "on 2 process workers, epoch 0: sample 0: 0, then 1"),
         (Random(), "read again: sample 0"),
         (Sorted(), "read in another order"),
         (Short(), "must give a list of 9 samples, got a list of 5"),

@@ -40,6 +40,9 @@ Found = TypeVar("Found")
 class Client(Protocol):
     """A loader, as a crew sees it."""
 
+    #: how often looking for a ticket has brought something to light
+    reveals: int
+
     def stage_runs(self, crew: Crew) -> list[StageRun]:
         """The stages that may have tickets for `crew`, the most urgent first."""
 
@@ -112,12 +115,14 @@ class Crew:
             client = clients[(self._turn + number) % len(clients)]()
             looking = client is not None
             while looking and client is not None:
+                before = client.reveals
                 for stage_run in client.stage_runs(self):
                     found = what(stage_run)
                     if found:
                         self._turn = (self._turn + number + 1) % len(clients)
                         return found
-                looking = client.looked_through()
+                # It may have been another crew, woken by this look, that brought something to light.
+                looking = client.looked_through() or client.reveals != before
         return None
 
     def take(self, worker: Worker) -> Job | Pull | None:

@@ -67,6 +67,8 @@ class Engine:
         self.benches: dict[Any, Bench] = {}
         #: a stage has taken chunks of another, so there is room again further up
         self.freed = False
+        #: how often looking for a ticket has brought something to light
+        self.reveals = 0
         #: what each busy worker has in hand
         self.tasks: dict[Any, Job] = {}
         self.reader = Reader()

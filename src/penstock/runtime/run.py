@@ -84,6 +84,7 @@ class Run:
         """A stage was started again: what was known of the stages is out of date."""
         self._by_crew.clear()
         self.revealed = True
+        self.engine.reveals += 1
 
     def cancel(self) -> list[Any]:
         """End the epoch. Returns what is to be let go of outside the lock."""

@@ -41,9 +41,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OTHER", "SMALL_BYTES", "Gone", "Late", "Message", "Reply", "Request", "Wire"]
 
-_PREFIX = struct.Struct("<IQ")
+#: bytes of the head, bytes of the body, descriptors
+_PREFIX = struct.Struct("<IQI")
+_BUFFER_BYTES = 64 * 1024
 #: descriptors in one message at the most; the kernel allows 253
 MOST_FDS = 200
+_ROOM_FOR_FDS = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
 #: buffers in one call of the system at the most
 _MOST_PARTS = 512
 #: what takes less goes through the socket: a block would cost more than the copy
@@ -112,6 +115,16 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        #: bytes that have come and belong to no message yet
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._start = self._end = 0
+        #: descriptors that have come, in the order of their messages
+        self._fds: list[int] = []
+
+    @property
+    def pending(self) -> bool:
+        """Bytes of a message have come that nobody has asked for yet; the socket does not show them any more."""
+        return self._end > self._start
 
     def send(
         self, head: Any, body: Sequence[ReadableBuffer] = (), fds: Sequence[int] = (), deadline: float = inf
@@ -121,7 +134,7 @@ class Wire:
         views = [memoryview(one).cast("B") for one in body if memoryview(one).nbytes]
         size = sum(one.nbytes for one in views)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        parts = [memoryview(_PREFIX.pack(len(data), size) + data), *views]
+        parts = [memoryview(_PREFIX.pack(len(data), size, len(fds)) + data), *views]
         flags = 0 if deadline == inf else socket.MSG_DONTWAIT
         while parts:
             try:
@@ -140,45 +153,47 @@ class Wire:
 
     def receive(self, fds: bool = False, deadline: float = inf) -> Message:
         """The next message. Waits for it; raises Gone at the end, and Late if it is not here by the deadline."""
-        got: list[int] = []
-        if fds:
-            prefix = self._with_fds(got)
+        self._await(_PREFIX.size, fds, deadline)
+        head_size, body_size, fd_count = _PREFIX.unpack_from(self._buffer, self._start)
+        self._start += _PREFIX.size
+        if head_size <= len(self._buffer) - _PREFIX.size:
+            self._await(head_size, fds, deadline)
+            head = pickle.loads(memoryview(self._buffer)[self._start : self._start + head_size])
+            self._start += head_size
         else:
-            prefix = memoryview(bytearray(_PREFIX.size))
-            self._fill(prefix, deadline)
-        head_size, body_size = _PREFIX.unpack(prefix)
-        head = bytearray(head_size)
-        self._fill(memoryview(head), deadline)
-        body = np.empty(body_size, np.uint8)
-        if body_size:
-            self._fill(body.data, deadline)
-        return Message(pickle.loads(head), body, got)
+            head = pickle.loads(self._taken(head_size, deadline).data)
+        body = self._taken(body_size, deadline)
+        got, self._fds = self._fds[:fd_count], self._fds[fd_count:]
+        return Message(head, body, got)
 
-    def _with_fds(self, got: list[int]) -> memoryview:
-        space = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
-        flags = socket.MSG_WAITALL | getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        try:
-            data, rights, *_ = self.sock.recvmsg(_PREFIX.size, space, flags)
-        except OSError as exc:
-            raise Gone from exc
-        for level, kind, content in rights:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                found = array.array("i")
-                found.frombytes(content[: len(content) - len(content) % found.itemsize])
-                got += found
-        prefix = bytearray(_PREFIX.size)
-        prefix[: len(data)] = data
-        if len(data) < _PREFIX.size:
-            if not data:
-                raise Gone
-            self._fill(memoryview(prefix)[len(data) :])
-        return memoryview(prefix)
+    def _await(self, size: int, fds: bool, deadline: float) -> None:
+        """Have so many bytes in the buffer."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start + size > len(self._buffer):
+            left = self._end - self._start
+            self._buffer[:left] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, left
+        while self._end - self._start < size:
+            self._end += self._read(memoryview(self._buffer)[self._end :], fds, deadline)
 
-    def _fill(self, memory: memoryview, deadline: float = inf) -> None:
-        flags = socket.MSG_WAITALL if deadline == inf else socket.MSG_DONTWAIT
-        while memory.nbytes:
+    def _taken(self, size: int, deadline: float) -> NDArray[np.uint8]:
+        """The next bytes as memory of their own: what is in the buffer, and then straight from the socket."""
+        memory = np.empty(size, np.uint8)
+        view = memory.data
+        have = min(size, self._end - self._start)
+        view[:have] = memoryview(self._buffer)[self._start : self._start + have]
+        self._start += have
+        while have < size:
+            have += self._read(view[have:], False, deadline)
+        return memory
+
+    def _read(self, memory: memoryview, fds: bool, deadline: float) -> int:
+        """Some bytes, at least one."""
+        flags = 0 if deadline == inf else socket.MSG_DONTWAIT
+        while True:
             try:
-                count = self.sock.recv_into(memory, 0, flags)
+                count = self._with_fds(memory, flags) if fds else self.sock.recv_into(memory, 0, flags)
             except BlockingIOError:
                 if not select.select([self.sock], [], [], max(deadline - perf_counter(), 0))[0]:
                     raise Late from None
@@ -187,4 +202,14 @@ class Wire:
                 raise Gone from exc
             if not count:
                 raise Gone
-            memory = memory[count:]
+            return count
+
+    def _with_fds(self, memory: memoryview, flags: int) -> int:
+        flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        count, rights, *_ = self.sock.recvmsg_into([memory], _ROOM_FOR_FDS, flags)
+        for level, kind, content in rights:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                found = array.array("i")
+                found.frombytes(content[: len(content) - len(content) % found.itemsize])
+                self._fds += found
+        return count

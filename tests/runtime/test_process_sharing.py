@@ -1,0 +1,233 @@
+"""Data of the parent is in memory once, however many worker processes read it.
+
+Memory is that of the whole tree of processes: the sum of their proportional shares (PSS), in which a page that
+three processes share counts once. Each case runs in an interpreter of its own, where nothing else moves.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="only Linux tells the PSS")
+
+PRELUDE = """
+import gc, json, os, sys
+import numpy as np
+import penstock as ps
+
+
+def tree(pid):
+    '''A process and all below it.'''
+    found = [pid]
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            for child in file.read().split():
+                found += tree(int(child))
+    return found
+
+
+def memory(*kinds):
+    '''Bytes of the tree: all, or what is not in files.'''
+    total = 0
+    for pid in tree(os.getpid()):
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                if line.split(":")[0] in (kinds or ("Pss",)):
+                    total += 1024 * int(line.split()[1])
+    return total
+
+
+def descriptors():
+    return [len(os.listdir(f"/proc/{pid}/fd")) for pid in tree(os.getpid())]
+
+
+def steady(pipeline, *kinds, batches=None):
+    '''The memory of the tree after two epochs, with the loader alive.'''
+    with pipeline.loader() as loader:
+        for _ in range(2):
+            for number, _ in enumerate(loader):
+                if number == batches:
+                    break
+        gc.collect()
+        return memory(*kinds)
+"""
+
+
+def run(code):
+    """What a script says, in an interpreter of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(PRELUDE) + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_heap_array_is_copied_once_for_all_workers():
+    grown, nbytes = run("""
+    def pipeline(rows):
+        data = ps.from_arrays(rows).shuffle()
+        return data.map(lambda row: int(row[0]) + int(row[-1]), on="process", workers=3).batch(100)
+
+    small = steady(pipeline(np.ones((20_000, 5))))
+    rows = np.ones((200_000, 100))          # 160 MB, all of it read by one worker or the other
+    print(json.dumps([steady(pipeline(rows)) - small, rows.nbytes]))
+    """)
+    # the user's own, and one copy for all workers
+    assert 1.9 * nbytes < grown < 2.1 * nbytes
+
+
+def test_pipelines_over_the_same_array_share_its_copy():
+    grown, nbytes = run("""
+    rows = np.ones((200_000, 100))
+    data = ps.from_arrays(rows).map(lambda row: float(row.sum()), on="process", workers=2)
+    with data.batch(100).loader() as one:
+        list(one)
+        before = memory()
+        with data.shuffle().batch(50).loader() as other, data.take(500).loader() as third:
+            list(other), list(third), list(one)
+            print(json.dumps([memory() - before, rows.nbytes]))
+    """)
+    assert grown < 0.9 * nbytes  # four more processes, and no other copy of 160 MB
+
+
+def test_a_memmap_is_opened_again_and_not_copied(tmp_path):
+    path = tmp_path / "rows.npy"
+    np.save(path, np.ones((200_000, 100)))
+    grown, nbytes = run(f"""
+    def pipeline(rows):
+        return ps.from_arrays(rows).shuffle().map(lambda row: float(row.sum()), on="process", workers=2).batch(100)
+
+    own = "Pss_Anon", "Pss_Shmem"           # what is not in the file itself
+    small = steady(pipeline(np.ones((20_000, 5))), *own)
+    rows = np.load({str(path)!r}, mmap_mode="r")
+    print(json.dumps([steady(pipeline(rows), *own) - small, rows.nbytes]))
+    """)
+    assert grown < 0.05 * nbytes
+
+
+def test_a_long_list_of_strings_is_read_here_and_not_copied_into_the_workers():
+    grown, nbytes = run("""
+    def pipeline(names, times):
+        data = ps.from_sequence(names).repeat(times).shuffle()
+        return data.map(lambda name: len(name), on="process", workers=2).batch(1000)
+
+    before = memory()
+    names = [f"train/class-{number % 1000:04d}/image-{number:08d}.jpg" for number in range(2_000_000)]
+    nbytes = memory() - before
+    short = steady(pipeline(names[:5000], 400), batches=200)
+    print(json.dumps([steady(pipeline(names, 1), batches=200) - short, nbytes]))
+    """)
+    assert nbytes > 100e6
+    assert grown < 0.05 * nbytes
+
+
+def test_arrays_of_a_long_list_are_read_here_too():
+    grown, nbytes = run("""
+    def pipeline(rows, times):
+        data = ps.from_sequence(rows).repeat(times).shuffle()
+        return data.map(lambda row: row.sum(), on="process", workers=2).batch(100)
+
+    rows = [np.full(100, number) for number in range(100_000)]           # 80 MB, and as much again as objects
+    short = steady(pipeline(rows[:1000], 100), batches=300)
+    print(json.dumps([steady(pipeline(rows, 1), batches=300) - short, sum(row.nbytes for row in rows)]))
+    """)
+    assert grown < 0.25 * nbytes  # what is on its way, and no copy of the whole
+
+
+def test_memory_and_descriptors_are_flat_over_200_epochs():
+    found = run("""
+    rows = np.ones((40, 20_000))
+    data = ps.from_arrays(rows).shuffle().map(lambda row: row * 2, on="process", workers=2).batch(4)
+    marks = []
+    with data.loader() as loader:
+        for epoch in range(200):
+            for batch in loader:
+                assert batch[0, 0] == 2
+            if epoch in (60, 199):
+                del batch
+                gc.collect()
+                marks.append([memory("Pss_Anon"), memory("Pss_Shmem"), sum(descriptors())])
+    print(json.dumps(marks))
+    """)
+    (early, _, few), (late, shared, many) = found
+    assert late < early + 4e6
+    assert shared < 60e6  # batches of 0.6 MB, and some room to spare
+    assert many <= few + 6
+
+
+def test_memory_is_flat_over_a_long_stream_of_samples_of_many_sizes():
+    found = run("""
+    def stream():
+        for number in range(3000):
+            yield np.ones(1 + (number * 7919) % 20_000)
+
+    data = ps.from_iterable(stream).map(lambda row: np.append(row, 1.0), on="process", workers=2)
+    marks = []
+    with data.loader() as loader:
+        for epoch in range(6):
+            for sample in loader:
+                pass
+            if epoch in (1, 5):
+                del sample
+                gc.collect()
+                marks.append([memory("Pss_Anon"), memory("Pss_Shmem"), sum(descriptors())])
+    print(json.dumps(marks))
+    """)
+    (early, _, few), (late, shared, many) = found
+    assert late < early + 4e6
+    assert shared < 150e6  # blocks are kept for a while, and come in many sizes here
+    assert many <= few + 12
+
+
+# ---------------------------------------------------------------------- what explain() says
+
+
+def explained(pipeline):
+    return str(pipeline.map(str, on="process", workers=2).explain())
+
+
+def test_explain_says_that_worker_processes_read_for_themselves():
+    text = explained(ps.from_sequence(range(10**9)))
+    assert "worker processes read their own samples; only positions reach them" in text
+    assert "2 processes" in text
+    assert "shared memory" not in text
+
+
+def test_explain_says_that_arrays_are_copied_into_shared_memory_once(tmp_path):
+    text = explained(ps.from_arrays(np.zeros((2000, 1000)), np.zeros(2000)))
+    assert "16 MB of arrays are copied into shared memory once; all processes look at that" in text
+    assert "shared memory" not in explained(ps.from_arrays(np.zeros(100)))
+    np.save(tmp_path / "x.npy", np.zeros(1_000_000))
+    assert "shared memory" not in explained(ps.from_arrays(np.load(tmp_path / "x.npy", mmap_mode="r")))
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_explain_says_that_a_long_list_is_read_here(kind):
+    names = kind([f"name-{number}" for number in range(200_000)])
+    for pipeline in (ps.from_sequence(names), ps.from_arrays({"name": names})):
+        text = explained(pipeline)
+        assert f"a {kind.__name__} of 200,000 items, about" in text
+        assert "is read here; its items travel with the tickets" in text
+    assert "read here" not in explained(ps.from_sequence(names[:100]))
+
+
+def test_explain_says_that_a_stream_is_read_here():
+    text = explained(ps.from_iterable(lambda: range(5)))
+    assert "the stream is read here, by one thread, and not in the worker processes" in text
+    assert "samples reach the worker processes through shared memory" in text
+
+
+def test_explain_says_nothing_of_processes_where_there_are_none():
+    text = str(ps.from_arrays(np.zeros((2000, 1000))).map(str, workers=2).explain())
+    assert "process" not in text
