@@ -10,6 +10,9 @@ A benchmark file does this:
     bench.versus("one stage", ours, bare, at_least=0.8)     # callables; the ratio is our rate / the bare rate
     bench.limit("first batch", seconds_in_ms, below=5, unit="ms")
     bench.finish()                                          # prints, writes --json, honours --strict
+
+A contestant with a method `prepare` gets it called before its clock starts. `BareProcesses` is the bare side
+of what runs in worker processes.
 """
 
 from __future__ import annotations
@@ -17,17 +20,21 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+from penstock.executors.newborn import _keep_freed_memory as same_mallopt_as_our_workers
 
 MIN_PAIRS = 7
 QUICK_PAIRS = 3
@@ -184,7 +191,10 @@ class Bench:
                 "load_before": self._load_before,
                 "load_after": _load(),
             },
-            "versions": {"python": platform.python_version(), **_versions("penstock", "numpy", "pillow")},
+            "versions": {
+                "python": platform.python_version(),
+                **_versions("penstock", "numpy", "pillow", *_peers()),
+            },
             "results": [result.as_json() for result in self.results],
         }
 
@@ -198,18 +208,76 @@ def _parser(doc: str) -> argparse.ArgumentParser:
     return parser
 
 
+class BareProcesses:
+    """Processes that are up already and do nothing but call `work`, each with a share of its own.
+
+    They are forked from here, so that the shares need not be sent, and use the allocator as our workers do.
+    Calling it has each of them do its share once, and returns the sum of what they return.
+    """
+
+    def __init__(self, work: Callable[[Any], int], shares: Sequence[Any]) -> None:
+        fork = multiprocessing.get_context("fork")
+        self._pipes = []
+        self._processes = []
+        for share in shares:
+            ours, theirs = fork.Pipe()
+            process = fork.Process(target=_bare_loop, args=(theirs, work, share), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def __call__(self) -> int:
+        for pipe in self._pipes:
+            pipe.send(True)
+        return sum(pipe.recv() for pipe in self._pipes)
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.send(False)
+        for process in self._processes:
+            process.join()
+
+
+def _bare_loop(pipe: Any, work: Callable[[Any], int], share: Any) -> None:
+    same_mallopt_as_our_workers()
+    gc.freeze()  # what was inherited is not looked at again and again
+    while pipe.recv():
+        pipe.send(work(share))
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
     seconds: float
-    cpu_s: float  # of all threads; against the seconds it shows whether the cores were there to be had
+    cpu_s: float  # of all threads and processes; against the seconds: were the cores there to be had?
     outcome: object
 
 
 def _run(contestant: Contestant) -> _Run:
     gc.collect()  # the garbage of one side must not be collected on the other's time
-    cpu, start = time.process_time(), time.perf_counter()
+    if prepare := getattr(contestant, "prepare", None):
+        prepare()
+    cpu, start = _cpu_s(), time.perf_counter()
     outcome = contestant()
-    return _Run(time.perf_counter() - start, time.process_time() - cpu, outcome)
+    seconds = time.perf_counter() - start
+    return _Run(seconds, _cpu_s() - cpu, outcome)
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process and of those that have come from it and are alive; the latter on Linux."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid], ticks[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
+    family = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    family.remove(os.getpid())
+    children_s = sum(ticks[pid] for pid in family) / os.sysconf("SC_CLK_TCK") if family else 0.0
+    return time.process_time() + children_s
 
 
 def _pair(ours: Contestant, bare: Contestant | float, *, ours_first: bool) -> dict[str, float]:
@@ -231,6 +299,12 @@ def _pair(ours: Contestant, bare: Contestant | float, *, ours_first: bool) -> di
 
 def _load() -> float | None:
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
+def _peers() -> list[str]:
+    """Those that have taken part."""
+    names = ("torch", "spdl", "grain", "tensorpack", "torchdata", "trw", "batchup")
+    return [name for name in names if name in sys.modules]
 
 
 def _versions(*names: str) -> dict[str, str]:

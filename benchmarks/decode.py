@@ -1,9 +1,14 @@
-"""Does decoding on two threads cost more than two loops that do nothing else?
+"""Does decoding on two threads or two processes cost more than two loops that do nothing else?
 
 Contestants: 1000 photo-like JPEGs of 500 x 375, made here and kept in memory; each is decoded, cropped at
 random, resized to 224 x 224 and flipped at random with Pillow, then stacked in batches of 64;
   bare    two plain loops in two threads, each with half the images and a generator of its own
   ours    map(..., rng=True, workers=2).batch(64), whose draws are the same for any number of workers
+and the same with processes:
+  bare    two processes that are up, have the images and keep the batches to themselves; the allocator is set
+          as in our workers
+  ours    the same with on=pool, a pool of two processes that are up; every run is a new loader on it
+  torch   DataLoader with two workers that are up, if it is installed           target: at least its rate
 Target: at least 0.95 of the bare rate, in pairs in which the bare loops had two cores to themselves.
 """
 
@@ -16,7 +21,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from _measure import Bench
+from _measure import BareProcesses, Bench
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -88,6 +93,49 @@ def two_threads(jpegs: Sequence[bytes]) -> int:
     return sum(counts)
 
 
+class Augmented:
+    """A data set for torch, with a generator per worker."""
+
+    def __init__(self, jpegs: Sequence[bytes]) -> None:
+        self.jpegs = jpegs
+        self.rng: np.random.Generator | None = None
+
+    def __len__(self) -> int:
+        return len(self.jpegs)
+
+    def __getitem__(self, i: int) -> NDArray[np.uint8]:
+        if self.rng is None:
+            self.rng = np.random.default_rng()
+        return augment(self.jpegs[i], self.rng)
+
+
+def on_processes(bench: Bench, jpegs: Sequence[bytes]) -> None:
+    # An even number of whole batches: with an odd one, somebody has to make the last while the other waits.
+    batches = 2 * (len(jpegs) // BATCH)
+    jpegs = [jpegs[i % len(jpegs)] for i in range(batches * BATCH)]
+    shares = [(jpegs[seed::2], seed) for seed in range(2)]
+    bare = BareProcesses(lambda share: consume(plain_loop(*share)), shares)
+    loader = _torch_loader(jpegs)  # forks its workers, which a process with threads had better not
+    with ps.Processes(2) as pool:
+        pipeline = ps.from_sequence(jpegs).map(augment, rng=True, on=pool).batch(BATCH)
+        bench.versus("two processes", lambda: consume(pipeline), bare, at_least=0.95, cores=2)
+        if loader is not None:
+            ours, torch = (lambda: consume(pipeline)), (lambda: consume(loader))
+            bench.versus("two processes, torch DataLoader", ours, torch, at_least=1)
+    bare.close()
+
+
+def _torch_loader(jpegs: Sequence[bytes]) -> Any:
+    try:
+        from torch.utils.data import DataLoader
+    except ImportError as exc:
+        print(f"  torch: left out, {exc}", flush=True)
+        return None
+    loader = DataLoader(Augmented(jpegs), BATCH, num_workers=2, persistent_workers=True)  # type: ignore[arg-type]
+    consume(loader)
+    return loader
+
+
 def main() -> None:
     bench = Bench("decode", __doc__)
     jpegs = make_jpegs(bench.size(1000, quick=128))
@@ -96,6 +144,7 @@ def main() -> None:
 
     bare = partial(two_threads, jpegs)
     bench.versus("two threads", lambda: consume(pipeline), bare, at_least=0.95, cores=2)
+    on_processes(bench, jpegs)
     bench.finish()
 
 
