@@ -165,7 +165,7 @@ def slow(x):
     if x == 5 and not os.path.exists(sys.argv[1]):
         open(sys.argv[1], "w").close()
         os.write(1, b"in\\n")
-        time.sleep(0.3)
+        time.sleep(1.5)
     return large(x)
 for options in {"workers": 1, "isolate": True}, {}:
     if os.path.exists(sys.argv[1]): os.unlink(sys.argv[1])

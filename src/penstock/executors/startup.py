@@ -47,6 +47,8 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
     "OPENCV_FOR_THREADS_NUM",
 )
+#: servers that are tried one after the other, should they die
+_ORDERS = 4
 #: how long the birth of a process may take before it counts as failed
 _BIRTH_S = 60.0
 #: how long a killed process may take to give its memory back before `close` goes on without it
@@ -157,11 +159,14 @@ class Process:
         sock, lifeline, status = self._theirs
         with servers.request_file(request) as file, _standard_streams() as (out, err):
             fds = (status, file, sock, lifeline, out, err)
-            try:
-                self._server.order(fds)
-            except ConnectionError:  # it has died
-                self._server = servers.replace(self._server, environ)
-                self._server.order(fds)
+            for left in reversed(range(_ORDERS)):
+                try:
+                    self._server.order(fds)
+                    return
+                except ConnectionError:  # it has died
+                    if not left:
+                        raise
+                    self._server = servers.replace(self._server, environ)
 
     def _start_own(self, method: str, request: newborn.Request, environ: dict[str, str]) -> None:
         if method == "spawn":

@@ -395,10 +395,8 @@ class _Front:
         self._forget_process()
         try:
             self.worker.renew()
-        except (OSError, PenstockError) as exc:
-            how = f"{how}, and no other could be started: {exc}"
-            self.stillborn = _STILLBORN
-            self._unreplaced = True
+        except (OSError, PenstockError):
+            self._unreplaced = True  # whoever has a ticket for it tries again, and tells why if it fails again
         results: list[HandIn] = [partial(self._redone, orphan, orphan=True) for orphan in orphans]
         if not overdue and cause is None:
             self.crew.deaths += 1
