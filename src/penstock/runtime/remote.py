@@ -8,6 +8,7 @@ says what becomes of the ticket it had in hand.
 from __future__ import annotations
 
 import os
+import signal
 import weakref
 from collections import deque
 from functools import partial
@@ -18,6 +19,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, WorkerDied
 from penstock.executors.processes import ProcessExecutor, ProcessWorker
+from penstock.executors.startup import Exit
 from penstock.memory.block import Block
 from penstock.memory.codec import Layout
 from penstock.memory.parcel import Parcel
@@ -40,10 +42,10 @@ __all__ = ["work_remote"]
 _GRACE_S = 0.3
 #: how long a message may take beyond the time of a call
 _MESSAGE_S = 1.0
-#: processes that end before they have begun with a ticket, one after the other
-_STILLBORN = 10
+#: processes that end before they have begun with a ticket, one after the other; more where somebody kills them
+_STILLBORN, _STILLBORN_KILLED = 10, 60
 #: processes of a crew that die without one answer in between
-_DEATHS_RUNNING = 50
+_DEATHS_RUNNING = 100
 
 _tickets = count(1)
 
@@ -407,7 +409,7 @@ class _Front:
                 lost = cause
             elif one.ticket == in_hand:
                 lost = self._judged(one.job, sample, how, overdue)
-            elif self.stillborn >= _STILLBORN and one is sent[0]:
+            elif self.stillborn >= _most_stillborn(end) and one is sent[0]:
                 lost = WorkerDied(f"{how}; that was the {self.stillborn}. time running, before any work was begun")
             if lost is None:
                 results.append(partial(self._redone, one.job))
@@ -467,6 +469,12 @@ class _Front:
             process.exit(1.0)
         process.close()
         self._take_back_all()
+
+
+def _most_stillborn(end: Exit | None) -> int:
+    """How many may end before they begin: a killer from outside stops at some time, a fault in the start does not."""
+    killed = end is not None and end.signal == signal.SIGKILL
+    return _STILLBORN_KILLED if killed else _STILLBORN
 
 
 def _count_death(job: Job) -> list[Any]:
