@@ -182,7 +182,7 @@ def test_a_kill_while_it_writes_a_block(tmp_path):
             self.x, self.folder = x, folder
 
         def __reduce__(self):
-            if self.x == 7:
+            if self.x == 3:
                 meet(self.folder)
             return int, (self.x,)
 

@@ -472,7 +472,7 @@ class _Front:
 
 
 def _most_stillborn(end: Exit | None) -> int:
-    """How many may end before they begin: a killer from outside stops at some time, a fault in the start does not."""
+    """How many may end before they begin. A killer from outside stops at some time, a fault does not."""
     killed = end is not None and end.signal == signal.SIGKILL
     return _STILLBORN_KILLED if killed else _STILLBORN
 
