@@ -52,7 +52,7 @@ _ORDERS = 4
 #: how long the birth of a process may take before it counts as failed
 _BIRTH_S = 60.0
 #: how long a killed process may take to give its memory back before `close` goes on without it
-_END_S = 5.0
+_END_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
