@@ -42,10 +42,10 @@ from penstock.memory.modules import importable
 from penstock.memory.segment import SENDABLE, Mapping, same_bytes
 from penstock.memory.unsendable import Part, Unsendable, explained, heaviest
 
-__all__ = ["Parcel", "pack", "unpack"]
+__all__ = ["SHARED_BYTES", "Parcel", "pack", "unpack"]
 
 #: smaller data is pickled
-_LEAST_BYTES = 1_000_000
+SHARED_BYTES = 1_000_000
 #: a pickle of more than this is slow to send to each worker, and is there once per worker
 _MOST_BYTES = 10_000_000
 #: where an array starts in its block: a page of its own, so that what one array has written copies no other
@@ -210,7 +210,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.by_value.append(module)
 
     def _array(self, array: NDArray[Any]) -> Any:
-        if array.nbytes < _LEAST_BYTES or array.dtype.hasobject:
+        if array.nbytes < SHARED_BYTES or array.dtype.hasobject:
             return NotImplemented
         if (opened := self._from_file(array)) is not None:
             return opened
@@ -249,10 +249,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not plain or not tensor.is_leaf or tensor.is_conj() or tensor.is_neg() or vars(tensor):
             return NotImplemented
         # The size of the storage decides: torch would pickle all of it, also for a small view.
-        if tensor.untyped_storage().nbytes() < _LEAST_BYTES or not tensor.numel():
+        if tensor.untyped_storage().nbytes() < SHARED_BYTES or not tensor.numel():
             return NotImplemented
         raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-        large = raw.nbytes >= _LEAST_BYTES and SENDABLE
+        large = raw.nbytes >= SHARED_BYTES and SENDABLE
         buffer = self._apart(_Source(raw)) if large else raw.copy()
         return _make_tensor, (buffer, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)
 
@@ -269,7 +269,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 raw = np.frombuffer(buffer.raw(), np.uint8)
             except (BufferError, ValueError):  # it is not contiguous, or empty
                 return True
-            if raw.nbytes < _LEAST_BYTES or not SENDABLE:
+            if raw.nbytes < SHARED_BYTES or not SENDABLE:
                 return True
             source = _Source(raw)
         self.sources.append(source)

@@ -214,6 +214,11 @@ class Op(ABC, Generic[In, Out]):
         """file:line of the user's function, or nothing."""
         return ""
 
+    @property
+    def full_label(self) -> str:
+        """The op with its file:line, for messages."""
+        return f"{self.label} at {self.where}" if self.where else self.label
+
     def bind(self) -> Any:
         """Called once per worker; `run` finds the result as ``info.bound``."""
         return None

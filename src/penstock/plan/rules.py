@@ -20,15 +20,13 @@ from typing import Any
 from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
+from penstock.memory.parcel import SHARED_BYTES
 from penstock.ops.op import Effect, Length, Op, unknown
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
 from penstock.plan.positions import Positions, on_positions
 from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
 
 __all__ = ["Options", "flow_length", "make_plan"]
-
-#: arrays from this size on are shared with worker processes
-SHARED_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

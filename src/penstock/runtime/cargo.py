@@ -7,20 +7,33 @@ chunk at its place, in an error that names the op and the sample.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from penstock.errors import NotCarried
+from penstock.errors import NotCarried, PenstockError
+from penstock.memory.block import BlockMap
 from penstock.memory.codec import Layout, decode, layout_of
 from penstock.memory.exceptions import packed, unpacked
 from penstock.provenance import Place
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
 from penstock.runtime.failure import decide, take_note
 from penstock.runtime.program import Program
-from penstock.runtime.wire import OTHER
+from penstock.runtime.wire import OTHER, Message
 from penstock.trees import nbytes
 
-__all__ = ["Cargo", "measured", "sendable", "stowed", "unstowed", "without_largest"]
+__all__ = [
+    "Cargo",
+    "attach",
+    "first_unsendable",
+    "fits",
+    "measured",
+    "sendable",
+    "stowed",
+    "unstowed",
+    "without_largest",
+    "written",
+]
 
 
 #: a result that cannot be sent will not be so the next time
@@ -49,7 +62,7 @@ def measured(chunk: Chunk, program: Program, epoch: int) -> tuple[Chunk, Layout]
         try:
             return chunk, layout_of(chunk.samples, other=OTHER)
         except Exception:
-            number, cause = _first_unsendable(chunk.samples)
+            number, cause = first_unsendable(chunk.samples) or (0, TypeError("as a whole"))
         place = chunk.places[number]
         label, index = _label(program), program.index_of(epoch, place)
         exc = NotCarried(
@@ -66,13 +79,14 @@ def measured(chunk: Chunk, program: Program, epoch: int) -> tuple[Chunk, Layout]
             chunk = Chunk(before, places, Failure(exc, record), chunk.losses)
 
 
-def _first_unsendable(samples: list[Any]) -> tuple[int, Exception]:
+def first_unsendable(samples: list[Any], private: Collection[str] = ()) -> tuple[int, Exception] | None:
+    """The number of the first sample that cannot be sent, and why."""
     for number, sample in enumerate(samples):
         try:
-            layout_of([sample], other=OTHER)
+            layout_of(sample, other=OTHER, private=private)
         except Exception as exc:
             return number, exc
-    return 0, TypeError("as a whole")
+    return None
 
 
 def without_largest(chunk: Chunk, program: Program, epoch: int, exc: Exception) -> Chunk:
@@ -109,6 +123,30 @@ def stowed(chunk: Chunk, layout: Layout, block: int | None) -> Cargo:
         told = None if failure is None else (packed(failure.exception), _told(failure.record))
         trouble = pickle.dumps(([_told(record) for record in chunk.losses], told))
     return Cargo(chunk.places, trouble, layout.header, layout.nbytes, block)
+
+
+def attach(blocks: BlockMap, message: Message, named: list[tuple[int, int]], dropped: list[int]) -> None:
+    """Map the blocks that came with a message, and drop others."""
+    for (number, size), fd in zip(named, message.fds, strict=True):
+        with suppress(PenstockError):  # no memory to map it; chunks go through the socket
+            blocks.attach(number, fd, size)
+    for number in dropped:
+        blocks.drop(number)
+
+
+def fits(blocks: BlockMap, number: int | None, nbytes: int) -> bool:
+    """Whether so much can be written into a block."""
+    return number is not None and number in blocks and blocks.view(number).nbytes >= nbytes
+
+
+def written(layout: Layout, blocks: BlockMap, block: int | None) -> Sequence[bytearray]:
+    """Write samples into a block; without one, they are returned as the body of the message."""
+    if block is not None:
+        layout.write(blocks.view(block).data)
+        return ()
+    memory = bytearray(layout.nbytes)
+    layout.write(memory)
+    return (memory,)
 
 
 def unstowed(cargo: Cargo, memory: Any) -> Chunk:

@@ -89,9 +89,7 @@ class Isolated:
         self.plan = make_plan(flow, options)
         _refuse_pools(self.plan)
         parts: list[tuple[str, Any]] = [
-            (step.op.label + (f" at {step.op.where}" if step.op.where else ""), step.op)
-            for stage in self.plan.stages
-            for step in stage.all_steps()
+            (step.op.full_label, step.op) for stage in self.plan.stages for step in stage.all_steps()
         ]
         self._parcel = pack((flow, options, seed, memory), "the pipeline", parts)
         self._repeats = _why_not_again(self.plan)

@@ -70,7 +70,7 @@ def packed_program(program: Program) -> Parcel:
     if isinstance(stage.feed, Indexed) and not stage.feed.source.stays:
         parts.append((stage.feed.source.label, stage.feed.source))
     for step in stage.all_steps():
-        parts.append((step.op.label + (f" at {step.op.where}" if step.op.where else ""), step.op))
+        parts.append((step.op.full_label, step.op))
     return pack(_portable(program), stage.label, parts)
 
 

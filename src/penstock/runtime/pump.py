@@ -9,15 +9,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
-from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.memory.block import BlockMap
 from penstock.memory.exceptions import packed
 from penstock.memory.parcel import unpack
-from penstock.runtime.cargo import measured, stowed
+from penstock.runtime.cargo import attach, fits, measured, stowed, written
 from penstock.runtime.chunk import Chunk, CountVaried
 from penstock.runtime.engine import Engine
 from penstock.runtime.run import Run
@@ -76,11 +74,7 @@ class _Pump:
             self._broken = exc
 
     def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
-        for (number, size), fd in zip(blocks, message.fds, strict=True):
-            with suppress(PenstockError):  # no memory to map it; chunks go through the socket
-                self.blocks.attach(number, fd, size)
-        for number in dropped:
-            self.blocks.drop(number)
+        attach(self.blocks, message, blocks, dropped)
 
     def _on_credit(self, message: Message, grant: int | None) -> None:
         self._credits.append(grant)
@@ -174,13 +168,7 @@ class _Pump:
         with self._changed:
             grant = self._credits.popleft()
         block = self._block_for(layout.nbytes, grant) if layout.nbytes > SMALL_BYTES else None
-        body: Any = ()
-        if block is not None:
-            layout.write(self.blocks.view(block).data)
-        elif layout.nbytes:
-            memory = bytearray(layout.nbytes)
-            layout.write(memory)
-            body = (memory,)
+        body = written(layout, self.blocks, block)
         now = perf_counter()
         stats = None
         if now - self._told > _STATS_S:
@@ -189,7 +177,7 @@ class _Pump:
         self._send(("chunk", number, stowed(chunk, layout, block), stats), body)
 
     def _block_for(self, nbytes: int, grant: int | None) -> int | None:
-        if grant is not None and grant in self.blocks and self.blocks.view(grant).nbytes >= nbytes:
+        if fits(self.blocks, grant, nbytes):
             return grant
         self._send(("need", nbytes))
         with self._changed:

@@ -27,7 +27,6 @@ from penstock.runtime.cargo import Cargo
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import LOCK, Crew, out_of
 from penstock.runtime.desk import Desk, Sample, new_desk
-from penstock.runtime.failure import broken
 from penstock.runtime.line import Line
 from penstock.runtime.remote_task import RemoteTask, described
 from penstock.runtime.remote_task import lost as lost_ticket
@@ -184,8 +183,7 @@ class _Front:
         except (Gone, Late):
             return self._bury()
         except Exception as exc:
-            stage_run = job.stage_run
-            failed = broken(stage_run.lane.stage, job.ticket, stage_run.inlet.epoch, exc)
+            failed = job.broken(exc)
             if self.out and self.out[-1].job is job:
                 self._take_back(self.out.pop())
             return [self._handing_in(job, failed, True, 0.0)]
@@ -311,10 +309,10 @@ class _Front:
             chunk = line.received(cargo, message, sent.grant)
             if reply.kept is not None:
                 for key, samples, places in OTHER[1](reply.kept):
-                    job.stage_run.lane.program.store.put(key, samples, places)
+                    lane.program.store.put(key, samples, places)
         except Exception as exc:
             # What has come cannot be made into objects again.
-            chunk, done = broken(job.stage_run.lane.stage, job.ticket, job.stage_run.inlet.epoch, exc), True
+            chunk, done = job.broken(exc), True
             if not reply.done:
                 self.unwanted.append(sent.ticket)
         if task.trial.probing and reply.done:

@@ -8,12 +8,16 @@ from typing import Any
 from penstock.errors import NotCarried
 from penstock.memory.codec import Layout, layout_of
 from penstock.provenance import counter
+from penstock.runtime.cargo import first_unsendable
 from penstock.runtime.chunk import ErrorRecord, Failure
 from penstock.runtime.remote_task import RemoteTask
 from penstock.runtime.stage_run import Job
 from penstock.runtime.wire import OTHER, Request
 
 __all__ = ["laid_out", "request_for"]
+
+#: modules that a worker process cannot import
+_PRIVATE = ("__main__",)
 
 
 def request_for(job: Job, number: int, header: bytes | None, block: int | None, grant: int | None) -> Request:
@@ -46,22 +50,16 @@ def laid_out(job: Job) -> Layout | None:
     if not tree:
         return None
     try:
-        return layout_of(tree, other=OTHER, private=("__main__",))
+        return layout_of(tree, other=OTHER, private=_PRIVATE)
     except Exception as exc:
         what = "samples" if "samples" in tree else "read"
-        number, cause = _first_unsendable(tree[what], exc)
+        found = first_unsendable(tree[what], private=_PRIVATE)
+        if found is None:
+            raise exc
+        number, cause = found
     _cut_short(job, number, cause)
     tree[what] = tree[what][: job.ticket.count]
-    return layout_of(tree, other=OTHER, private=("__main__",))
-
-
-def _first_unsendable(samples: list[Any], exc: Exception) -> tuple[int, Exception]:
-    for number, sample in enumerate(samples):
-        try:
-            layout_of(sample, other=OTHER, private=("__main__",))
-        except Exception as cause:
-            return number, cause
-    raise exc
+    return layout_of(tree, other=OTHER, private=_PRIVATE)
 
 
 def _cut_short(job: Job, number: int, cause: Exception) -> None:
@@ -91,7 +89,7 @@ def _along(job: Job) -> dict[str, Any]:
     reading = program.reading
     if reading is None:
         return tree
-    if reading.source.stays:
+    if job.stage_run.lane.reads_here:
         tree["read"] = list(reading.source.read(reading.indices(ticket.epoch, ticket.first, ticket.last)))
     if program.store is not None:
         held = {}

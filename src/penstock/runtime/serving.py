@@ -13,12 +13,10 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from penstock.errors import PenstockError
 from penstock.executors import newborn
 from penstock.memory.block import BlockMap
 from penstock.memory.codec import decode, layout_of
@@ -26,7 +24,7 @@ from penstock.memory.parcel import unpack
 from penstock.memory.segment import Mapping
 from penstock.ops.op import Effect
 from penstock.runtime.bridge import Bridge
-from penstock.runtime.cargo import measured, sendable, stowed, without_largest
+from penstock.runtime.cargo import attach, fits, measured, sendable, stowed, without_largest, written
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.runtime.desk import Desk
 from penstock.runtime.failure import broken, take_note
@@ -116,11 +114,7 @@ class _Serving:
         os.close(fd)
 
     def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
-        for (number, size), fd in zip(blocks, message.fds, strict=True):
-            with suppress(PenstockError):  # no memory to map it; chunks go through the socket
-                self.blocks.attach(number, fd, size)
-        for number in dropped:
-            self.blocks.drop(number)
+        attach(self.blocks, message, blocks, dropped)
 
     def _on_program(self, message: Message, number: int, loader: int) -> None:
         try:
@@ -267,13 +261,7 @@ class _Serving:
         kept = _kept(opened.program)
         block = self._block_for(opened, layout.nbytes) if layout.nbytes > SMALL_BYTES else None
         cargo = stowed(chunk, layout, block)
-        body: Any = ()
-        if block is not None:
-            layout.write(self.blocks.view(block).data)
-        elif layout.nbytes:
-            body = bytearray(layout.nbytes)
-            layout.write(body)
-            body = (body,)
+        body = written(layout, self.blocks, block)
         if done:
             # What came with the ticket goes back with its answer, unless the user's function has kept it.
             opened.clear()
@@ -289,7 +277,7 @@ class _Serving:
     def _block_for(self, opened: _Open, nbytes: int) -> int | None:
         """A block to write to: the one that came with the ticket, or another if that is too small."""
         grant = opened.grant
-        if grant is not None and grant in self.blocks and self.blocks.view(grant).nbytes >= nbytes:
+        if fits(self.blocks, grant, nbytes):
             return grant
         self.wire.send(("need", opened.request.ticket, nbytes))
         while True:

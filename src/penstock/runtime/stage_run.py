@@ -17,6 +17,7 @@ from typing import Any
 from penstock.plan.plan import Indexed, Stage
 from penstock.runtime.budget import Budget, Estimate
 from penstock.runtime.chunk import Chunk, Ticket
+from penstock.runtime.failure import broken
 from penstock.runtime.inlets import Inlet, Pulled, StreamInlet
 from penstock.runtime.program import Program
 from penstock.runtime.reorder import Alternating, AsDone, InOrder, Outlet
@@ -49,6 +50,8 @@ class Lane:
         #: its tickets are run by other processes, and this is what they are sent
         self.remote = crew is not None and crew.executor.remote
         self.parcel: Any = None
+        #: its source stays here, and what is read of it travels with the tickets
+        self.reads_here = self.remote and isinstance(stage.feed, Indexed) and bool(stage.feed.source.stays)
         self.number = next(_numbers)
         #: the number of the loader it belongs to
         self.loader = loader
@@ -136,6 +139,10 @@ class Job:
         self.made_bytes = 0
         #: what it has handed in so far
         self.progress = Progress()
+
+    def broken(self, exc: BaseException) -> Chunk:
+        """What it hands in when something outside of any single call went wrong."""
+        return broken(self.stage_run.lane.stage, self.ticket, self.stage_run.inlet.epoch, exc)
 
     def close(self) -> None:
         """End the generator of its chunks, and with it the user's generators inside."""

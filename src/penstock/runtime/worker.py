@@ -15,7 +15,6 @@ from typing import Any
 from penstock.runtime.calls import interrupted
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import HERE, LOCK, Crew, out_of
-from penstock.runtime.failure import broken
 from penstock.runtime.program_async import chunks_async
 from penstock.runtime.sizing import PAUSE_S
 from penstock.runtime.stage_run import Job, Pull
@@ -173,8 +172,7 @@ class _Stint:
 
     def broken(self, exc: BaseException) -> None:
         """It ended in what is not the failure of a single call."""
-        job = self.job
-        self.parts.append(broken(job.stage_run.lane.stage, job.ticket, job.stage_run.inlet.epoch, exc))
+        self.parts.append(self.job.broken(exc))
         self.done = True
 
     def ended(self) -> HandIn:
