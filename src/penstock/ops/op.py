@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from penstock.executors.executor import Placement
 from penstock.provenance import Place
 
-__all__ = ["Effect", "Input", "Joint", "Key", "Length", "Op", "Order", "RunInfo"]
+__all__ = ["LOST", "Effect", "Input", "Joint", "Key", "Length", "Op", "Order", "RunInfo"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -61,6 +61,19 @@ class Key:
 
     seed: int
     op: str
+
+
+class _Lost:
+    """Stands in for a sample that was there before a resume, and fails when it is made again."""
+
+    def __repr__(self) -> str:
+        return "LOST"
+
+    def __reduce__(self) -> str:
+        return "LOST"
+
+
+LOST: Final = _Lost()
 
 
 class RunInfo(Protocol):
@@ -118,8 +131,12 @@ class Input(Protocol):
 class Joint(ABC):
     """Brings samples of one or several upstreams together, in the order of delivery.
 
-    A joint holds no samples: what it does not take stays in its inputs, so that what it waits
-    for is bounded by what it needs.
+    What it does not take stays in its inputs, so that what it waits for is bounded by what it needs.
+    A joint that has to keep samples between two steps (bucket, pack) says which: `held`.
+
+    To be resumed, it saves itself between two steps. What comes out of it must depend on what it
+    has saved and on its inputs from there on alone, never on how many samples a step is asked for
+    or on how many have arrived.
     """
 
     #: set when nothing more will come, even if the inputs still have samples
@@ -136,6 +153,22 @@ class Joint(ABC):
     def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
         """Which inputs must get more before `step` can go on."""
         return [number for number, one in enumerate(inputs) if not one.ended]
+
+    @property
+    def held(self) -> Sequence[int]:
+        """Which samples of its one input it keeps, in their order: numbers as `Input.taken` counts them."""
+        return ()
+
+    def save(self) -> Any:
+        """Where it stands between two steps: small, and plain data for JSON."""
+        return None
+
+    def restore(self, saved: Any) -> None:
+        """Go on where another joint of the same op was saved.
+
+        The samples that one held come again, in their order, before anything else; one of them
+        that fails now comes as `LOST`. How many they are is for the joint itself to save.
+        """
 
 
 class Order(ABC):
