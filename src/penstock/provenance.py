@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
-__all__ = ["Passed", "Place", "chosen", "counter", "extended", "joined", "last_root", "origin", "root", "weight"]
+__all__ = ["Passed", "Place", "chosen", "counter", "extended", "joined", "last_root", "origin", "path", "root", "weight"]
 
 Place = Any
 
@@ -99,6 +99,30 @@ def counter(place: Place) -> tuple[int, int]:
 def extended(place: Place, sub: int) -> tuple[Place, ...]:
     """The place of output number `sub` of an op that made several samples of the one at `place`."""
     return (*place, sub) if isinstance(place, tuple) and not isinstance(place, Passed) else (place, sub)
+
+
+def path(place: Place, start: Place) -> tuple[int, ...] | None:
+    """The sub-indices that lead from the sample at `start` to the one at `place`; None if none do.
+
+    A member of a group that was taken apart keeps its own place: its number in the group leads to it.
+
+    >>> path((7, 2, 0), (7, 2)), path(7, 7), path(8, range(5, 9)), path((range(5, 9), 1), range(5, 9))
+    ((0,), (), (3,), (1,))
+    >>> path((7, 2), 8) is None
+    True
+    """
+    if type(place) is type(start) and place == start:
+        return ()
+    if isinstance(place, tuple) and not isinstance(place, Passed):
+        begin = start if isinstance(start, tuple) and not isinstance(start, Passed) else (start,)
+        if len(place) > len(begin) and place[: len(begin)] == begin:
+            return place[len(begin) :]
+    if isinstance(start, (range, list)):
+        for number, one in enumerate(start):
+            way = path(place, one)
+            if way is not None:
+                return (number, *way)
+    return None
 
 
 def chosen(places: Sequence[Place], keep: Sequence[Any]) -> list[Place]:

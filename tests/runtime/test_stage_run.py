@@ -9,7 +9,8 @@ from tests.runtime.helpers import plan_of
 import penstock as ps
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk, Failure
-from penstock.runtime.inlets import JoinedInlet, PositionInlet, Pulled, Queue, StreamInlet
+from penstock.runtime.inlets import PositionInlet, Pulled, StreamInlet
+from penstock.runtime.joined import JoinedInlet, Queue
 from penstock.runtime.program import Program
 from penstock.runtime.stage_run import Lane, Pull, StageRun
 
@@ -26,8 +27,8 @@ def lane_of(pipeline, memory=None):
 def opened(pipeline, n=1000, memory=None, current=True, inlet=None):
     """A stage at the beginning of an epoch of `n` positions."""
     lane = lane_of(pipeline, memory)
-    run = SimpleNamespace(current=current, revealed=False)
-    return StageRun(run, lane, inlet or PositionInlet(0, n, 0, lane.stage.unit), list)
+    run = SimpleNamespace(current=current, revealed=False, lost=())
+    return StageRun(run, lane, inlet or PositionInlet(0, n, lane.stage.unit), list)
 
 
 def mapped(workers=2, **arguments):

@@ -53,7 +53,7 @@ class Cache(Op[In, In]):
         return Store(self.max_bytes)
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
-        return _Replay(memo.setdefault("tape", _Tape(self.max_bytes)), epoch)
+        return _Replay(memo.setdefault("tape", _Tape(self.max_bytes)))
 
     def settled(self, memo: dict[str, Any]) -> bool:
         tape = memo.get("tape")
@@ -114,11 +114,14 @@ class _Replay(Joint):
 
     opens_inputs = True
 
-    def __init__(self, tape: _Tape, epoch: int) -> None:
+    def __init__(self, tape: _Tape) -> None:
         self.tape = tape
-        self.epoch = epoch
         self.next = 0
         self.playing = tape.complete
+        #: begun in the middle, so it is not the whole epoch that passes by
+        self.partial = False
+        #: so many samples have been delivered before a resume
+        self.left_out = 0
         self.bytes = 0
         self.samples: list[Any] = []
         self.places: list[Place] = []
@@ -128,10 +131,14 @@ class _Replay(Joint):
             return self._played(most)
         (source,) = inputs
         if source.epoch < 0:
-            source.renew(self.epoch)
+            source.renew(0)  # what is kept is drawn once, and must not depend on when
         samples, places = source.take(most)
         self.ended = source.ended and not source.count
-        return self._recorded(samples, places), places
+        samples = self._recorded(samples, places)
+        old = min(self.left_out, len(samples))
+        self.left_out -= old
+        self.next += len(samples)
+        return samples[old:], places[old:]
 
     def _played(self, most: int) -> tuple[list[Any], Sequence[Place]]:
         first, self.next = self.next, self.next + most
@@ -141,6 +148,8 @@ class _Replay(Joint):
 
     def _recorded(self, samples: list[Any], places: Sequence[Place]) -> list[Any]:
         tape = self.tape
+        if self.partial:
+            return samples
         if tape.max_bytes is not None and not tape.full:
             self.bytes += sum(map(nbytes, samples))
             tape.full = self.bytes > tape.max_bytes
@@ -152,3 +161,16 @@ class _Replay(Joint):
         if self.ended and not tape.complete:
             tape.samples, tape.places, tape.complete = self.samples, self.places, True
         return [read_only(sample) for sample in samples]
+
+    def save(self) -> list[int]:
+        return [self.next, self.playing]
+
+    def restore(self, saved: list[int]) -> None:
+        self.next, played = saved
+        if self.playing:
+            self.ended = self.next >= len(self.tape.samples)
+        elif played:
+            # There is no tape here yet: the epoch is made again from its start, and recorded.
+            self.left_out, self.next = self.next, 0
+        else:
+            self.partial = True

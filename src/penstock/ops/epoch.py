@@ -105,3 +105,11 @@ class _Onward(Joint):
             self.ended = self.empty >= _EMPTY_PASSES
             source.renew(source.epoch + 1)
         return samples, [Passed(place, number) for place in places]
+
+    def save(self) -> list[int]:
+        return [self.next, self.empty, self.fresh]
+
+    def restore(self, saved: list[int]) -> None:
+        self.next, self.empty, fresh = saved
+        self.fresh = bool(fresh)
+        self.ended = self.next >= self.stop

@@ -121,3 +121,10 @@ class _Again(Joint):
                 self.seen = 0
                 source.renew(self.first + self.passes)
         return samples, [Passed(place, number) for place in places]
+
+    def save(self) -> list[int]:
+        return [self.passes, self.seen, self.fresh]
+
+    def restore(self, saved: list[int]) -> None:
+        self.passes, self.seen, fresh = saved
+        self.fresh = bool(fresh)

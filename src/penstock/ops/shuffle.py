@@ -93,3 +93,9 @@ class _Window(Joint):
         self.block += 1
         order = permute(np.arange(len(samples)), len(samples), key).tolist()
         return [samples[i] for i in order], [places[i] for i in order]
+
+    def save(self) -> int:
+        return self.block
+
+    def restore(self, saved: int) -> None:
+        self.block = saved

@@ -71,3 +71,9 @@ class _Discard(Joint):
         samples, places = source.take(most if not self.left else 0)
         self.ended = source.ended and not source.count
         return samples, places
+
+    def save(self) -> int:
+        return self.left
+
+    def restore(self, saved: int) -> None:
+        self.left = saved

@@ -71,3 +71,10 @@ class _Limit(Joint):
         self.left -= len(samples)
         self.ended = self.left == 0 or (source.ended and not source.count)
         return samples, places
+
+    def save(self) -> int:
+        return self.left
+
+    def restore(self, saved: int) -> None:
+        self.left = saved
+        self.ended = saved == 0

@@ -74,6 +74,8 @@ class Joined:
     composite: Composite | None = None
     #: the composite's place in the plan, for its own memory
     key: str = ""
+    #: what the composite calls its parts
+    names: tuple[str, ...] = ()
 
 
 Feed = Indexed | Streamed | Joined
@@ -104,6 +106,8 @@ class Stage:
     hopeful: bool = False
     #: which step keeps what has gone before it, sample by sample
     cache_step: int | None = None
+    #: what it belongs to, whatever the layout: the joint (or source) that its samples come from, by op or part
+    segment: str = ""
     reasons: tuple[str, ...] = ()
 
     def walk(self) -> Iterator[Stage]:

@@ -68,6 +68,7 @@ class _Draft:
     feed: Feed
     site: Site
     workers: int
+    segment: str
     steps: list[Step] = field(default_factory=list)
     unit: int = 1
     interleave: int = 1
@@ -99,23 +100,30 @@ class _Maker:
         #: the site whose one thread draws from the global generators
         self.drawing: Site | None = None
 
-    def stages(self, flow: Flow, default: tuple[Site, int] | None = None) -> Stage:
-        """The last stage of `flow`, with all others below it. A part of another pipeline has a default place."""
+    def stages(self, flow: Flow, default: tuple[Site, int] | None = None, path: str = "") -> Stage:
+        """The last stage of `flow`, with all others below it.
+
+        A part of another pipeline has a default place, and a `path` that names it.
+        """
         top = default is None
         steps = self._numbered(flow.ops)
         sites = self._placed(flow, steps, default)
         children = []
         if isinstance(flow.source, Composite):
-            children = [self.stages(part, default=sites[0]) for _, part in flow.source.parts]
+            children = [self.stages(part, sites[0], f"{path}{name}/") for name, part in flow.source.parts]
         positions = on_positions(flow, steps)
-        draft = self._opening(flow, positions, sites[0], children)
+        draft = self._opening(flow, positions, sites[0], children, path)
         for number, step in enumerate(steps):
             if step in positions:
                 continue
             if step is positions.cache:
                 _remember(draft, step)
                 continue
-            draft = self._added(draft, step, sites[number + 1], steps[number + 1 :], top)
+            if step.op.joined:
+                segment = f"{path}{number}"
+                draft = self._with_joint(draft, step, sites[number + 1], steps[number + 1 :], top, segment)
+            else:
+                draft = self._added(draft, step, sites[number + 1])
         return self._finished(draft)
 
     def _numbered(self, ops: tuple[Op[Any, Any], ...]) -> list[Step]:
@@ -189,12 +197,15 @@ class _Maker:
 
     # ------------------------------------------------------------------ fuse
 
-    def _opening(self, flow: Flow, positions: Positions, place: tuple[Site, int], children: list[Stage]) -> _Draft:
+    def _opening(
+        self, flow: Flow, positions: Positions, place: tuple[Site, int], children: list[Stage], path: str
+    ) -> _Draft:
         site, workers = place
         source = flow.source
         feed: Feed
         if isinstance(source, Composite):
-            feed = Joined(tuple(children), None, source, f"{source.verb}{self.count}")
+            names = tuple(name for name, _ in source.parts)
+            feed = Joined(tuple(children), None, source, f"{source.verb}{self.count}", names)
         elif isinstance(source, IndexedSource):
             orders = [(step.op.order(), step) for step in positions.orders]
             feed = Indexed(source, tuple((order, step) for order, step in orders if order is not None))
@@ -202,7 +213,7 @@ class _Maker:
             feed = Streamed(source)
         else:
             raise PlanError(f"{source!r} is neither an indexed nor a stream source")
-        draft = _Draft(feed, site, workers)
+        draft = _Draft(feed, site, workers, f"{path}source")
         if isinstance(source, IndexedSource) and site.kind != "inline":
             draft.reasons += _how_read(source, find_executor(site.kind).remote)
         for step in positions.orders:
@@ -215,23 +226,20 @@ class _Maker:
 
     def _opening_here(self, draft: _Draft, place: tuple[Site, int]) -> _Draft:
         """A stream is read by a thread of this process; its samples travel to the others."""
-        reading = _Draft(draft.feed, *self._site(Placement("thread", 1)))
+        reading = _Draft(draft.feed, *self._site(Placement("thread", 1)), draft.segment)
         reading.reasons.append("the stream is read here, by one thread, and not in the worker processes")
-        after = _Draft(Joined((self._finished(reading),)), *place)
+        after = _Draft(Joined((self._finished(reading),)), *place, draft.segment)
         after.reasons.append("samples reach the worker processes through shared memory")
         return after
 
-    def _added(self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool) -> _Draft:
-        op = step.op
-        if op.buffer is not None:
-            draft.buffer = op.buffer
+    def _added(self, draft: _Draft, step: Step, place: tuple[Site, int]) -> _Draft:
+        if step.op.buffer is not None:
+            draft.buffer = step.op.buffer
             return draft
-        if op.joined:
-            return self._with_joint(draft, step, place, later, top)
         return self._with_step(draft, step, place)
 
     def _with_joint(
-        self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool
+        self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool, segment: str
     ) -> _Draft:
         op = step.op
         why = self._why_not_in_worker(draft, op, place, later, top)
@@ -247,6 +255,7 @@ class _Maker:
                 and not (find_executor(draft.site.kind).remote and feed.source.stays)
             )
             draft.hopeful = calls
+            draft.segment = segment
             draft.steps.append(step)
             how = "as one read of the source" if draft.block_read else "where the samples are"
             draft.reasons.append(
@@ -264,7 +273,7 @@ class _Maker:
             raise PlanError(
                 f"{op.label} has no end, and {carrying.label} before it goes round by itself; leave {op.label} out"
             )
-        after = _Draft(Joined((stage,), step), *place)
+        after = _Draft(Joined((stage,), step), *place, segment)
         if op.effect is Effect.REGROUPS:
             after.steps.append(step)
         after.reasons.append(f"{op.label} needs the order of delivery: {why}")
@@ -305,7 +314,7 @@ class _Maker:
         why = _why_not_fused(draft, op, place)
         if why is not None:
             stage = self._finished(draft)
-            draft = _Draft(Joined((stage,)), *place)
+            draft = _Draft(Joined((stage,)), *place, stage.segment)
             draft.reasons.append(f"not fused with stage {stage.number}: {why}")
         elif draft.steps or op.placement is None:
             draft.reasons.append(f"{op.label} rides along, without a hop")
@@ -355,6 +364,7 @@ class _Maker:
             block_read=draft.block_read,
             hopeful=draft.hopeful,
             cache_step=draft.cache_step,
+            segment=draft.segment,
             reasons=tuple(draft.reasons),
         )
 

@@ -164,9 +164,9 @@ def unstowed(cargo: Cargo, memory: Any) -> Chunk:
 def _told(record: ErrorRecord | None) -> tuple[Any, ...] | None:
     if record is None:
         return None
-    return record.op, record.index, record.epoch, packed(record.exception), record.place
+    return record.op, record.index, record.epoch, packed(record.exception), record.place, record.segment
 
 
 def _record(told: tuple[Any, ...], exc: BaseException) -> ErrorRecord:
-    op, index, epoch, _, place = told
-    return ErrorRecord(op, index, epoch, exc, place)
+    op, index, epoch, _, place, segment = told
+    return ErrorRecord(op, index, epoch, exc, place, segment)

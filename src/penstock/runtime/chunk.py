@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.provenance import Place, joined
+from penstock.runtime.marks import Origin, Trace
 
 __all__ = ["Chunk", "CountVaried", "ErrorRecord", "Failure", "Ticket"]
 
@@ -23,6 +24,8 @@ class ErrorRecord:
     exception: BaseException
     #: where in the order of the epoch the sample stood
     place: Place = None
+    #: the segment of the pipeline that it was lost in
+    segment: str = field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.op}, sample {self.index}, epoch {self.epoch}: {self.exception!r}"
@@ -59,6 +62,8 @@ class Ticket:
     losses: list[ErrorRecord] = field(default_factory=list)
     #: bytes that its samples take of the loader's budget
     nbytes: int = 0
+    #: where its inputs came from
+    trace: Trace | None = None
 
     @property
     def count(self) -> int:
@@ -78,6 +83,8 @@ class Chunk:
     nbytes: int = 0
     #: its ticket has no more chunks
     final: bool = False
+    #: where its samples came from
+    trace: Origin | None = None
 
     @property
     def blank(self) -> bool:

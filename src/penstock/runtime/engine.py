@@ -11,7 +11,7 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -23,16 +23,19 @@ from penstock.errors import PenstockError, StageTimeout
 from penstock.executors.executor import Executor
 from penstock.plan.plan import Indexed, Joined, Plan
 from penstock.plan.rules import Options, make_plan
+from penstock.provenance import Place
 from penstock.runtime.bridge import Bridge
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import LOCK, Crew, crew_for
 from penstock.runtime.inlets import Pulled
+from penstock.runtime.joined import Queue
+from penstock.runtime.marks import Mark, plain
 from penstock.runtime.portable import packed_program
 from penstock.runtime.program import Program
 from penstock.runtime.reader import Nested, Reader
 from penstock.runtime.remote import work_remote
-from penstock.runtime.run import Run
+from penstock.runtime.run import Run, begun_at
 from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
 from penstock.runtime.task import Bench
 from penstock.runtime.worker import discard, execute, work, work_async
@@ -62,7 +65,9 @@ class Engine:
         self.all_lanes: list[Lane] = []
         self.stores: dict[int, Any] = {}
         self.memos: dict[Any, dict[str, Any]] = {}
-        self.carried: dict[int, Any] = {}
+        #: by segment: inputs that go on from epoch to epoch, and where they stood when the state was saved
+        self.carried: dict[str, list[Queue]] = {}
+        self.carried_before: dict[str, Any] = {}
         self.garbage: list[Any] = []
         self.benches: dict[Any, Bench] = {}
         #: a stage has taken chunks of another, so there is room again further up
@@ -123,8 +128,12 @@ class Engine:
 
     # ------------------------------------------------------------------ epochs
 
-    def enter(self, epoch: int, start: int = 0, ahead: bool = False) -> Run:
+    def enter(
+        self, epoch: int, saved: dict[str, Any] | None = None, lost: list[Any] | None = None, ahead: bool = False
+    ) -> Run:
         """Make `epoch` the one that is read: the one begun early, if it is that, or a new one.
+
+        Where it was `saved`, it is gone on with from there, without what was `lost` further on.
 
         Workers are started by the reader when it has nothing to read, so at once only if it will not
         read yet: `ahead`.
@@ -133,11 +142,11 @@ class Engine:
         with LOCK:
             garbage = self._leave()
             run, self.upcoming = self.upcoming, None
-            if run is not None and (run.epoch != epoch or start):
+            if run is not None and (run.epoch != epoch or saved is not None):
                 garbage += run.cancel()
                 run = None
             if run is None:
-                run = Run(self, epoch, start)
+                run = Run(self, epoch, saved, lost)
             run.current = True
             self.current = run
             for crew in self.crews.values():
@@ -172,12 +181,42 @@ class Engine:
 
     def cancelled(self, stage_run: StageRun) -> list[Any]:
         """Cancel a stage and those before it, except what goes on in a later epoch."""
-        kept = {id(queue.upstream.stage_run) for queues in self.carried.values() for queue in queues}
+        kept = {
+            id(getattr(queue.upstream, "stage_run", None)) for queues in self.carried.values() for queue in queues
+        }
         garbage = _cancel_but(stage_run, kept)
         for worker, job in list(self.tasks.items()):
             if job.stage_run.cancelled:
                 worker.forgo()
         return garbage
+
+    def standing(self, trace: Any, places: Sequence[Place], number: int) -> dict[str, Any] | None:
+        """Where the epoch stands behind sample `number` of a chunk that was handed over, as plain data."""
+        with LOCK:
+            return None if trace is None else plain(Mark(trace, places[number]))
+
+    def carrying(self) -> dict[str, Any]:
+        """Where inputs stand that go on from epoch to epoch, between two epochs."""
+        with LOCK:
+            return {
+                segment: {"epoch": queue.epoch, "at": plain(queue.mark), "count": queue.taken}
+                for segment, (queue,) in self.carried.items()
+                if queue.epoch >= 0
+            }
+
+    def forget(self, carried: dict[str, Any]) -> None:
+        """Another state is to be gone on with: nothing that has been begun is."""
+        with LOCK:
+            garbage = self._leave()
+            if self.upcoming is not None:
+                garbage += self.upcoming.cancel()
+                self.upcoming = None
+            for queues in self.carried.values():
+                for queue in queues:
+                    garbage += queue.upstream.close()  # type: ignore[union-attr]
+            self.carried.clear()
+            self.carried_before = dict(carried)
+        discard(garbage)
 
     def replan(self, run: Run, position: int) -> Run:
         """A sample was skipped where the plan had relied on the count: go on without relying on it."""
@@ -189,7 +228,7 @@ class Engine:
                 self.upcoming = None
             self._set_up(make_plan(self.flow, self.options))
         discard(garbage)
-        return self.enter(run.epoch, position)
+        return self.enter(run.epoch, begun_at(self.plan.root, position))
 
     def stage_runs(self, crew: Crew) -> list[StageRun]:
         """The stages that may have tickets for `crew`; begins the next epoch when this one's are all out."""

@@ -1,4 +1,4 @@
-"""Where the tickets of a stage come from. Pure, but for pulling a stream.
+"""Where the tickets of a stage come from: positions of a source, or a stream. Pure, but for pulling it.
 
 An inlet cuts tickets: `available` says how many samples it could give now, `cut` gives them,
 `ended` says that no more will come. A stream is pulled by a worker, outside of any lock;
@@ -10,22 +10,20 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
-from itertools import chain
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
-from penstock.errors import PlanError
-from penstock.ops.op import Joint, Length
-from penstock.provenance import Place, joined, last_root, root
-from penstock.runtime.budget import Budget
-from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
+from penstock.ops.op import Length
+from penstock.runtime.again import Again, Sieve
+from penstock.runtime.chunk import ErrorRecord, Failure, Ticket
 from penstock.runtime.failure import add_note
+from penstock.runtime.marks import Leaf, Shard, Trace
 from penstock.runtime.sizing import TARGET_S
 from penstock.sources.source import StreamSource
 
-__all__ = ["Inlet", "JoinedInlet", "PositionInlet", "Pulled", "Queue", "StreamInlet", "Upstream"]
+__all__ = ["Inlet", "PositionInlet", "Pulled", "StreamInlet"]
 
 
 #: a record that takes longer was waited for
@@ -96,32 +94,64 @@ class Inlet(ABC):
 class PositionInlet(Inlet):
     """Positions of an indexed source, in whole units."""
 
-    def __init__(self, epoch: int, length: Length, start: int, unit: int) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        length: Length,
+        unit: int,
+        *,
+        batched: str = "",
+        start: int = 0,
+        again: Again | None = None,
+    ) -> None:
         self.epoch = epoch
-        self.next = start
-        self.stop = length if length is not None else 0
         self.unit = unit
         self.failure = None
         self.losses = []
+        self._leaf = Leaf(epoch, (), unit, batched)
+        self._again = again
+        #: where the inputs begin that `again` numbers
+        self._base = start
+        stop: float = length if length is not None else 0
+        #: what is to be read, the last of it first
+        self._ranges: list[tuple[int, float]] = [(start + (again.next if again is not None else 0) * unit, stop)]
+        if again is not None:
+            for run in reversed(again.wanted):
+                self._ranges.append((start + run.start * unit, min(start + run.stop * unit, stop)))
+        self._next, self._stop = self._ranges.pop()
+
+    def _left(self) -> float:
+        """How much there is left of this range; goes on to the next one at its end."""
+        while self._next >= self._stop and self._ranges:
+            self._next, self._stop = self._ranges.pop()
+        return max(self._stop - self._next, 0)
 
     def available(self, most: int) -> int:
-        left = self.stop - self.next
-        return int(min(most * self.unit, left))
+        return int(min(most * self.unit, self._left()))
 
     def share(self, workers: int, usual: int) -> int:
-        left = self.stop - self.next
+        left = self._left()
         if workers == 1 or left > _MANY:
             return sys.maxsize
         return _shared(-(-int(left) // self.unit), workers, usual)
 
     def cut(self, count: int) -> Ticket:
-        first = self.next
-        self.next = first + count
-        return Ticket(self.epoch, first, self.next)
+        first = self._next
+        self._next = last = first + count
+        positions = range(first, last)
+        trace = Trace(positions, ((0, self._leaf, first),), self._sieves(positions), self.unit)
+        return Ticket(self.epoch, first, last, trace=trace)
+
+    def _sieves(self, positions: range) -> tuple[Sieve, ...]:
+        if self._again is None:
+            return ()
+        unit = self.unit
+        groups = [positions[at : at + unit] for at in range(0, len(positions), unit)] if unit > 1 else positions
+        return self._again.sieves((positions.start - self._base) // unit, groups)
 
     @property
     def ended(self) -> bool:
-        return self.next >= self.stop
+        return not self._left()
 
 
 def _shared(left: int, workers: int, usual: int) -> int:
@@ -131,184 +161,6 @@ def _shared(left: int, workers: int, usual: int) -> int:
     """
     half = -(-left // (2 * workers))
     return half if 4 * half >= usual else max(min(usual // 4, -(-left // workers)), 1)
-
-
-class Upstream(Protocol):
-    """What a joint's input is filled from."""
-
-    def pop(self) -> Chunk | None:
-        """The next chunk in the order of delivery, if it is there."""
-
-    @property
-    def over(self) -> bool:
-        """No chunk will come any more."""
-
-    def start(self, epoch: int) -> None:
-        """Begin, or begin again, as epoch `epoch`."""
-
-
-class Queue:
-    """Samples in the order of delivery, with their places: an `Input` of a joint."""
-
-    def __init__(self, upstream: Upstream | None = None) -> None:
-        self.upstream = upstream
-        self.count = 0
-        self.ended = False
-        self.epoch = -1
-        self.taken = 0
-        self.failure: Failure | None = None
-        self._parts: deque[tuple[list[Any], Sequence[Place]]] = deque()
-        #: where the first part begins, as far as it has not been taken
-        self._first = 0
-
-    def add(self, samples: list[Any], places: Sequence[Place]) -> None:
-        if samples:
-            self._parts.append((samples, places))
-            self.count += len(samples)
-
-    def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
-        if most <= 0 or not self.count:
-            return [], ()
-        taken: list[tuple[list[Any], Sequence[Place]]] = []
-        left = most
-        while left and self._parts:
-            samples, places = self._parts[0]
-            first, stop = self._first, min(self._first + left, len(samples))
-            left -= stop - first
-            if stop == len(samples):
-                self._parts.popleft()
-                self._first = 0
-            else:
-                self._first = stop
-            whole = first == 0 and stop == len(samples)
-            taken.append((samples, places) if whole else (samples[first:stop], places[first:stop]))
-        self.count -= most - left
-        self.taken += most - left
-        if len(taken) == 1:
-            return taken[0]
-        return list(chain.from_iterable(part[0] for part in taken)), joined([part[1] for part in taken])
-
-    def renew(self, epoch: int) -> None:
-        assert self.upstream is not None
-        if epoch <= self.epoch:
-            self.taken = 0
-        self._parts.clear()
-        self._first = 0
-        self.count = 0
-        self.ended = False
-        self.failure = None
-        self.epoch = epoch
-        self.upstream.start(epoch)
-
-
-class JoinedInlet(Inlet):
-    """Chunks of other stages, through a joint. Without one, samples pass as they come."""
-
-    def __init__(self, epoch: int, joint: Joint | None, queues: list[Queue], budget: Budget | None = None) -> None:
-        self.budget = budget or Budget(None)
-        #: bytes of the samples that wait here
-        self.held_bytes = 0
-        self.epoch = epoch
-        self.joint = joint
-        self.queues = queues
-        self.failure = None
-        self.losses = []
-        self._passed = Queue()
-        self._finished = False
-
-    def available(self, most: int) -> int:
-        while self._passed.count < most and not self._finished and self._step(most - self._passed.count):
-            pass
-        return min(self._passed.count, most)
-
-    def _step(self, most: int) -> bool:
-        """Move samples towards the stage; False when nothing moved."""
-        if self.joint is None:
-            return self._pass_on()
-        samples, places = self.joint.step(self.queues, most)
-        self._passed.add(samples, places)
-        self._finished = self.joint.ended
-        if samples or self._finished:
-            return True
-        allowed = self.budget.allowed
-        if self.joint.hoards and allowed is not None and self.held_bytes > allowed and self.queues[0].count > 1:
-            self._overflow(self.joint.hoards, allowed)
-            return True
-        moved = False
-        for number in self.joint.lacking(self.queues):
-            queue = self.queues[number]
-            if queue.failure is not None:
-                self.failure = queue.failure
-                self._finished = True
-                return True
-            moved = self._fill(queue, queue) or moved
-        return moved
-
-    def _overflow(self, hoards: str, allowed: int) -> None:
-        held = sum(queue.count for queue in self.queues)
-        exc = PlanError(
-            f"{hoards} holds {self.held_bytes:,} bytes after {held} samples, more than memory={allowed:,}; "
-            "make it smaller, or allow more"
-        )
-        self.failure = Failure(exc)
-        self._finished = True
-
-    def _pass_on(self) -> bool:
-        (queue,) = self.queues
-        moved = self._fill(queue, self._passed)
-        if queue.ended or queue.failure is not None:
-            self.failure = queue.failure
-            self._finished = True
-        return moved
-
-    def _fill(self, queue: Queue, into: Queue) -> bool:
-        upstream = queue.upstream
-        assert upstream is not None
-        chunk = upstream.pop()
-        if chunk is None:
-            was, queue.ended = queue.ended, upstream.over
-            return queue.ended and not was
-        into.add(chunk.samples, chunk.places)
-        self.held_bytes += chunk.nbytes
-        self.budget.take(chunk.nbytes)
-        self.losses += chunk.losses
-        queue.failure = chunk.failure
-        return True
-
-    def cut(self, count: int) -> Ticket:
-        here = self._passed.count + sum(queue.count for queue in self.queues)
-        nbytes = self.held_bytes * count // here
-        self.held_bytes -= nbytes
-        samples, places = self._passed.take(count)
-        losses = self._losses_before(places[-1]) if self.losses else []
-        return Ticket(self.epoch, samples=samples, places=places, losses=losses, nbytes=nbytes)
-
-    def _losses_before(self, place: Place) -> list[ErrorRecord]:
-        """What was lost before the sample at `place`; what was lost behind it waits for its own turn."""
-        stop = last_root(place) if len(self.queues) == 1 else None
-        if stop is None:
-            told, self.losses = self.losses, []
-            return told
-        told = [record for record in self.losses if root(record.place) < stop]
-        self.losses = [record for record in self.losses if root(record.place) >= stop]
-        return told
-
-    @property
-    def sample_bytes(self) -> int:
-        here = self._passed.count + sum(queue.count for queue in self.queues)
-        return self.held_bytes // here if here else 0
-
-    @property
-    def fills(self) -> bool:
-        return not self._finished
-
-    @property
-    def ended(self) -> bool:
-        return self._finished and not self._passed.count
-
-    def release(self) -> None:
-        self.budget.give_back(self.held_bytes)
-        self.held_bytes = 0
 
 
 @dataclass(slots=True)
@@ -323,44 +175,68 @@ class Pulled:
 class StreamInlet(Inlet):
     """Records of a stream, pulled by one worker at a time."""
 
-    def __init__(self, source: StreamSource, epoch: int) -> None:
+    def __init__(self, source: StreamSource, epoch: int, again: Again | None = None) -> None:
         self.source = source
         self.epoch = epoch
+        self._again = again
+        #: where the inputs begin that `again` numbers
+        self._base = again.position if again is not None else 0
+        number, within = again.feed.get("shard", (0, 0)) if again is not None else (0, 0)
+        #: the parts that have been opened
+        self._shards = [Shard(number, self._base - within)]
         self.failure = None
         self.losses = []
         #: a worker is pulling
         self.pulling = False
-        self.position = 0
-        self._ready = Queue()
+        self.position = self._base
+        #: records that wait, and the position of the first
+        self._ready: deque[tuple[int, list[Any]]] = deque()
+        self._count = 0
         self._records: Generator[Any, None, None] | None = None
+        #: what the worker that pulls has read
+        self._in_hand: list[Any] = []
         self._finished = False
         #: how far the source is trusted to give its next record at once
         self._swift = 0
 
     def available(self, most: int) -> int:
-        return min(self._ready.count, most)
+        return min(len(self._ready[0][1]), most) if self._ready else 0
 
     def share(self, workers: int, usual: int) -> int:
-        return sys.maxsize if workers == 1 else _shared(self._ready.count, workers, usual)
+        return sys.maxsize if workers == 1 else _shared(self._count, workers, usual)
 
     def cut(self, count: int) -> Ticket:
-        samples, places = self._ready.take(count)
-        return Ticket(self.epoch, samples=samples, places=places)
+        first, records = self._ready.popleft()
+        if len(records) > count:
+            self._ready.appendleft((first + count, records[count:]))
+            records = records[:count]
+        self._count -= len(records)
+        places = range(first, first + len(records))
+        sieves = () if self._again is None else self._again.sieves(first - self._base, places)
+        trace = Trace(places, ((0, Leaf(self.epoch, self._shards_of(places)), first),), sieves)
+        return Ticket(self.epoch, samples=records, places=places, trace=trace)
+
+    def _shards_of(self, places: range) -> tuple[Shard, ...]:
+        """The parts that some records are in; those before them are not needed any more."""
+        shards = self._shards
+        while len(shards) > 1 and shards[1].start <= places.start:
+            del shards[0]
+        return tuple(shard for shard in shards if shard.start < places.stop)
 
     @property
     def ended(self) -> bool:
-        return self._finished and not self._ready.count
+        return self._finished and not self._count
 
     @property
     def wants_pull(self) -> bool:
-        return not self.pulling and not self._finished and not self._ready.count
+        return not self.pulling and not self._finished and not self._count
 
     def pull(self, most: int, worker_name: str) -> Pulled:
         """Read up to `most` records, for about a millisecond. Called outside the lock, by one at a time."""
         if self._swift < _TRUSTED:
             most = 1
         pulled = Pulled()
-        records = pulled.records
+        records = self._in_hand = pulled.records
         began = last = perf_counter()
         try:
             if self._records is None:
@@ -393,16 +269,32 @@ class StreamInlet(Inlet):
         return False
 
     def _read(self) -> Generator[Any, None, None]:
-        for shard in self.source.shards():
-            yield from self.source.open(shard, 0)
+        (first,) = self._shards
+        skip = self._base - first.start
+        for number, shard in list(enumerate(self.source.shards()))[first.number :]:
+            if number > first.number:
+                self._shards.append(Shard(number, self.position + len(self._in_hand)))
+            yield from self.source.open(shard, skip)
+            skip = 0
 
     def pulled(self, pulled: Pulled) -> None:
         """What `pull` has read becomes available."""
-        stop = self.position + len(pulled.records)
-        self._ready.add(pulled.records, range(self.position, stop))
-        self.position = stop
+        first, records = self.position, pulled.records
+        self.position = stop = first + len(records)
+        if records:
+            for run in self._wanted(range(first, stop)):
+                self._ready.append((run.start, records[run.start - first : run.stop - first]))
+                self._count += len(run)
         self.failure = pulled.failure
         self._finished = pulled.last
+
+    def _wanted(self, positions: range) -> Iterable[range]:
+        """Which of these records have not been delivered before a resume."""
+        if self._again is None:
+            return (positions,)
+        base = self._base
+        runs = self._again.runs(range(positions.start - base, positions.stop - base))
+        return (range(run.start + base, run.stop + base) for run in runs)
 
     def close(self) -> None:
         """Close the stream's iterator, unless a worker has it in hand: it then closes it itself."""

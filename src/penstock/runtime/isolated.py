@@ -4,8 +4,8 @@ No thread of ours runs in the training process, so none takes the interpreter lo
 whoever reads looks into the socket itself. A few chunks are sent ahead, each for a *credit* that the reader
 has given; what crosses is a header, and the batches are views of shared memory.
 
-When the process dies, another runs the epoch again from its start, and what was delivered before is left
-out. That takes an epoch that comes out the same again: otherwise the death is an error.
+When the process dies, another goes on with the epoch where the last one told that it stood, and what was
+delivered since is left out.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
 from math import inf
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
 from penstock.executors.processes import default_blocks
@@ -27,11 +27,12 @@ from penstock.executors.startup import Process, StartOptions
 from penstock.memory.block import Block
 from penstock.memory.exceptions import unpacked
 from penstock.memory.parcel import pack
-from penstock.plan.plan import Joined, Plan
+from penstock.plan.plan import Joined, Plan, Stage
 from penstock.plan.rules import Options, make_plan
+from penstock.provenance import Place
 from penstock.runtime.budget import Estimate
 from penstock.runtime.cargo import Cargo
-from penstock.runtime.chunk import Chunk
+from penstock.runtime.chunk import Chunk, ErrorRecord
 from penstock.runtime.line import Line
 from penstock.runtime.wire import Gone, Late, Message
 from penstock.sources.source import Flow
@@ -55,9 +56,14 @@ _runs = count(1)
 class _Run:
     """One epoch, as the reader sees it."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, saved: Any = None, lost: Any = None) -> None:
         self.number = next(_runs)
         self.epoch = epoch
+        #: where it is to be begun: what the loader said, and later what the process told
+        self.saved = saved
+        self.lost = lost
+        #: chunks of this epoch that the process has sent
+        self.chunks = 0
         self.ended = False
         #: samples and losses that have been handed over
         self.samples = self.losses = 0
@@ -65,8 +71,15 @@ class _Run:
         self.old_samples = self.old_losses = 0
 
     def again(self) -> None:
-        """The epoch is run again from its start."""
+        """The epoch is run again from where the process last told that it stood."""
+        self.number = next(_runs)
         self.old_samples, self.old_losses = self.samples, self.losses
+        self.chunks = 0
+
+    def stands(self, saved: Any, lost: Any) -> None:
+        """The process stands here: what comes behind and is handed over already will come again after a death."""
+        self.saved, self.lost = saved, lost
+        self.samples, self.losses = self.old_samples, self.old_losses
 
     def news(self, chunk: Chunk) -> Chunk:
         """What is new in a chunk."""
@@ -92,7 +105,6 @@ class Isolated:
             (step.op.full_label, step.op) for stage in self.plan.stages for step in stage.all_steps()
         ]
         self._parcel = pack((flow, options, seed, memory), "the pipeline", parts)
-        self._repeats = _why_not_again(self.plan)
         self.blocks = default_blocks()
         self.counters = ReaderCounters()
         self.last_epoch: float = inf
@@ -106,17 +118,22 @@ class Isolated:
         self._estimate = Estimate()
         self._stats: dict[str, float] = {"stuck": 0, "deaths": 0}
         self._deaths = self._deaths_running = 0
+        #: what came while an answer was waited for
+        self._early: deque[Chunk | bool] = deque()
+        self._carried: dict[str, Any] = {}
         #: so that the finalizer reaches the process without holding the engine
         self._processes: list[Process] = []
 
     # ------------------------------------------------------------------ epochs
 
-    def enter(self, epoch: int, start: int = 0, ahead: bool = False) -> _Run:
-        """Make `epoch` the one that is read."""
+    def enter(
+        self, epoch: int, saved: dict[str, Any] | None = None, lost: list[Any] | None = None, ahead: bool = False
+    ) -> _Run:
+        """Make `epoch` the one that is read, from where it was `saved`."""
         self._check_open()
         if self._current is not None:
             self.leave(self._current)
-        run = self._current = _Run(epoch)
+        run = self._current = _Run(epoch, saved, lost)
         try:
             self._begin(run)
         except Gone:
@@ -125,13 +142,14 @@ class Isolated:
 
     def _begin(self, run: _Run) -> None:
         line = self._connected()
-        line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once))
+        line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, run.saved, run.lost))
 
     def leave(self, run: _Run, whole: bool = False) -> None:
         """The epoch is over for the reader."""
         run.ended = True
         if run is self._current:
             self._current = None
+            self._early.clear()
             if self._line is not None:
                 try:
                     self._line.wire.send(("leave", run.number, whole))
@@ -152,6 +170,11 @@ class Isolated:
             while True:
                 self._check_open()
                 if run.ended:
+                    return None
+                if self._early:
+                    found = self._early.popleft()
+                    if isinstance(found, Chunk):
+                        return found
                     return None
                 try:
                     line = self._connected()
@@ -189,10 +212,14 @@ class Isolated:
         if kind == "need":
             self._on_need(line, *said)
         elif kind == "chunk":
-            number, cargo, stats = said
+            number, cargo, stats, standing, ranks = said
             chunk = self._on_chunk(line, cargo, stats, message)
             if number == run.number:
+                run.chunks += 1
+                chunk.trace = cast(Any, Elsewhere(number, run.chunks, len(chunk.places), chunk.losses, ranks))
                 chunk = run.news(chunk)
+                if standing is not None:
+                    run.stands(standing, None)
                 # Only what is new shows that it gets further than the one before it.
                 self._deaths_running = 0 if chunk.samples else self._deaths_running
                 return chunk
@@ -241,6 +268,50 @@ class Isolated:
             return "its process, which has ended"
         return "its process, which does not answer"
 
+    # ------------------------------------------------------------------ where it stands
+
+    def standing(self, trace: Any, places: Sequence[Place], number: int) -> dict[str, Any] | None:
+        """Where the epoch stands behind sample `number` of a chunk that was handed over."""
+        sample = trace.count - len(places) + number
+        told: dict[str, Any] | None = self._ask("standing", trace.run, trace.chunk, sample)
+        if told is None:
+            raise PenstockError(
+                "the process that made this batch has died; take one more batch, then save the state"
+            )
+        return told
+
+    def carrying(self) -> dict[str, Any]:
+        """Where inputs stand that go on from epoch to epoch, between two epochs."""
+        if self._line is not None and any(_carries(stage) for stage in self.plan.stages):
+            self._carried = self._ask("carrying") or self._carried
+        return self._carried
+
+    def forget(self, carried: dict[str, Any]) -> None:
+        """Another state is to be gone on with."""
+        if self._current is not None:
+            self.leave(self._current)
+        self._carried = carried
+        if self._line is not None:
+            with suppress(Gone):  # the next one is told when it is begun
+                self._line.wire.send(("forget", carried))
+
+    def _ask(self, *question: Any) -> Any:
+        """The process's answer; None if it has ended."""
+        line = self._line
+        if line is None:
+            return None
+        try:
+            line.wire.send(question)
+            while True:
+                message = self._received(line, inf)
+                if message.head[0] == "answer":
+                    return message.head[1]
+                found = self._heard(line, self._current or _Run(-1), message)
+                if found is True or (isinstance(found, Chunk) and not found.blank):
+                    self._early.append(found)
+        except Gone:
+            return None
+
     # ------------------------------------------------------------------ the process
 
     def _connected(self) -> Line:
@@ -250,6 +321,8 @@ class Isolated:
             line = Line(process, self.blocks)
             parcel = self._parcel
             line.wire.send(("engine",), [parcel.data], [block.fd for block in parcel.blocks])
+            if self._carried:
+                line.wire.send(("forget", self._carried))
             self._line = line
             for _ in range(_CREDITS):
                 self._credit(line)
@@ -276,8 +349,6 @@ class Isolated:
         self._drop_process()
         self._deaths += 1
         self._deaths_running += 1
-        if self._repeats:
-            raise WorkerDied(f"{told}, and its epoch cannot be gone on with: {self._repeats}")
         if self._deaths_running >= _DEATHS_RUNNING:
             raise WorkerDied(f"{told}, {self._deaths_running} times running without a batch")
         run.again()
@@ -338,11 +409,23 @@ def _refuse_pools(plan: Plan) -> None:
             )
 
 
-def _why_not_again(plan: Plan) -> str:
-    """Why an epoch would not come out the same if it were run again; nothing if it would."""
-    for stage in plan.stages:
-        if not stage.ordered:
-            return f"stage {stage.number} ({stage.label}) does not keep the order"
-        if isinstance(stage.feed, Joined) and stage.feed.step is not None and stage.feed.step.op.carries:
-            return f"{stage.feed.step.op.label} goes on from epoch to epoch"
-    return ""
+def _carries(stage: Stage) -> bool:
+    return isinstance(stage.feed, Joined) and stage.feed.step is not None and stage.feed.step.op.carries
+
+
+class Elsewhere:
+    """Where a chunk came from, as far as this process knows: which one it was."""
+
+    def __init__(self, run: int, chunk: int, count: int, losses: list[ErrorRecord], ranks: list[int]) -> None:
+        self.run = run
+        self.chunk = chunk
+        self.count = count
+        self._ranks = {id(one): rank for one, rank in zip(losses, ranks, strict=False)}
+        self._losses = losses
+
+    def rank(self, place: Place, places: Sequence[Place]) -> int:
+        """How many of its samples come before what was lost at `place`."""
+        for one in self._losses:
+            if one.place == place:
+                return self._ranks.get(id(one), 0) - (self.count - len(places))
+        return 0

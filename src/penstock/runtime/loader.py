@@ -6,6 +6,7 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -21,7 +22,9 @@ from penstock.runtime.crew import LOCK
 from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit
 from penstock.runtime.isolated import Isolated
+from penstock.runtime.marks import plain_place
 from penstock.runtime.run import Run
+from penstock.runtime.state import Moment, read
 from penstock.sources.source import Flow
 
 __all__ = ["Loader", "known_length"]
@@ -30,6 +33,8 @@ T = TypeVar("T", covariant=True)
 
 #: records kept of samples that failed; all are counted
 _RECORDS = 10_000
+#: chunks behind which the stream can still be told to stand
+_REMEMBERED = 256
 
 
 class Loader(Generic[T]):
@@ -52,6 +57,7 @@ class Loader(Generic[T]):
         *,
         seed: int = 0,
         epochs: int | None = None,
+        state: Any = None,
         on: str | Pool | None = None,
         workers: int | str | None = None,
         inline: bool = False,
@@ -77,10 +83,19 @@ class Loader(Generic[T]):
         self._engine = cast(Engine, kind(flow, Options(on, workers, inline), seed, parse_bytes(memory)))
         self._last_epoch = math.inf if epochs is None else epochs - 1
         self._engine.last_epoch = self._last_epoch
+        self._seed = seed
         self._next_epoch = 0
         self._epoch = 0
         self._delivered = 0
         self._step = 0
+        #: batches handed over by this loader, in all
+        self._handed = 0
+        #: where it stands as long as nothing more is handed over, and how many were before
+        self._moment, self._moment_at = Moment(0), 0
+        #: what is to be gone on with
+        self._resumed: Moment | None = None
+        #: the last chunks: enough to tell where the stream stood some batches ago
+        self._chunks: deque[_Handed] = deque(maxlen=_REMEMBERED)
         #: what has been read and not handed over yet: samples, and the places of all of its chunk
         self._in_hand: tuple[list[Any], Sequence[Place]] = ([], ())
         self._started: Run | None = None
@@ -89,39 +104,58 @@ class Loader(Generic[T]):
         self._errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
         self._error_count = 0
         weakref.finalize(self, self._engine.finalizer()).atexit = False
+        if state is not None:
+            self.load_state_dict(state)
 
     # ------------------------------------------------------------------ reading
 
     def __iter__(self) -> Iterator[T]:
         """One epoch. A new iteration ends the one before."""
         self._end_iteration()
-        run = self._entered()
+        moment, self._resumed = self._resumed, None
+        iteration = _Iteration(self._entered(moment))
+        first = None
+        if moment is not None and moment.at is not None:
+            # All of it may have been delivered before the state was saved, and an epoch is never empty for that.
+            first = self._engine.read(iteration.run, self._timeout_s)
+            if first is None:
+                self._engine.leave(iteration.run, whole=True)
+                self._next_epoch += 1
+                moment = None
+                iteration = _Iteration(self._entered(None))
+        run = iteration.run
         self._epoch = run.epoch
         self._next_epoch = run.epoch + 1
-        self._delivered = 0
-        iteration = _Iteration(run)
+        self._delivered = moment.batch if moment is not None else 0
+        self._stand(moment or Moment(run.epoch, carried=self._engine.carrying()))
         self._iteration = iteration
-        return self._batches(iteration)
+        return self._batches(iteration, first)
 
-    def _entered(self) -> Run:
+    def _entered(self, moment: Moment | None) -> Run:
         run, self._started = self._started, None
         if run is not None and run.epoch == self._next_epoch and not run.ended:
             return run
-        return self._engine.enter(self._next_epoch)
+        if moment is None:
+            return self._engine.enter(self._next_epoch)
+        return self._engine.enter(self._next_epoch, moment.at, moment.lost)
 
-    def _batches(self, iteration: _Iteration) -> Iterator[T]:
+    def _batches(self, iteration: _Iteration, first: Chunk | None) -> Iterator[T]:
         """Hands batches over one by one; what has been handed over is no longer held here."""
         engine = self._engine
         resumed = perf_counter()
         whole = False
         try:
-            while (chunk := engine.read(iteration.run, self._timeout_s)) is not None:
+            while (chunk := first or engine.read(iteration.run, self._timeout_s)) is not None:
+                first = None
                 failure = self._account(chunk)
                 samples = chunk.samples
                 self._in_hand = samples, chunk.places
+                if samples:
+                    self._chunks.append(_Handed(chunk, iteration.run.epoch, self._delivered, self._handed))
                 samples.reverse()
                 while samples:
                     self._delivered += 1
+                    self._handed += 1
                     yield samples.pop()
                     if iteration.ended:
                         iteration.check()
@@ -139,6 +173,8 @@ class Loader(Generic[T]):
             engine.counters.running_s += perf_counter() - resumed
             if not iteration.ended:
                 iteration.ended = True
+                if whole:
+                    self._stand(Moment(iteration.run.epoch + 1, carried=engine.carrying()))
                 engine.leave(iteration.run, whole)
 
     def _account(self, chunk: Chunk) -> Failure | None:
@@ -218,7 +254,8 @@ class Loader(Generic[T]):
         if self._iteration is not None and not self._iteration.ended:
             return self
         if self._next_epoch <= self._last_epoch and (self._started is None or self._started.ended):
-            self._started = self._engine.enter(self._next_epoch, ahead=True)
+            moment = self._resumed or Moment(self._next_epoch)
+            self._started = self._engine.enter(self._next_epoch, moment.at, moment.lost, ahead=True)
         return self
 
     # ------------------------------------------------------------------ where it stands
@@ -240,7 +277,66 @@ class Loader(Generic[T]):
             return
         self._end_iteration()
         self._next_epoch = epoch
+        self._started = self._resumed = None
+        self._stand(Moment(epoch))
+
+    # ------------------------------------------------------------------ saving and loading
+
+    def state_dict(self, behind: int = 0) -> dict[str, Any]:
+        """Where the stream stands behind the last batch handed over: plain data for JSON, a few hundred bytes.
+
+        A loader that loads it, here or in another process, with any number of workers, goes on with
+        exactly the samples that were not delivered yet. ``behind=n`` is for frameworks that fetch
+        ahead: the state as it was n batches ago.
+
+        >>> import json
+        >>> import penstock as ps
+        >>> pipeline = ps.from_sequence(range(6)).batch(2)
+        >>> with pipeline.loader() as loader:
+        ...     first = next(iter(loader))
+        ...     saved = json.dumps(loader.state_dict())
+        >>> with pipeline.loader(state=json.loads(saved)) as loader:
+        ...     [batch.tolist() for batch in loader]
+        [[2, 3], [4, 5]]
+        """
+        behind = whole_number(behind, "state_dict(behind=)")
+        at = self._handed - behind
+        if at == self._moment_at:
+            moment = replace(self._moment, step=max(0, self._step - behind))
+            return moment.to_state(self._flow, self._seed)
+        for handed in reversed(self._chunks):
+            if handed.first < at <= handed.first + len(handed.places):
+                return self._moment_in(handed, at, max(0, self._step - behind)).to_state(self._flow, self._seed)
+        raise PenstockError(
+            f"state_dict(behind={behind}): this loader has handed over {self._handed} batches, and remembers "
+            f"where the stream stood for the last {_REMEMBERED} chunks of them; ask for a batch that is nearer"
+        )
+
+    def _moment_in(self, handed: _Handed, at: int, step: int) -> Moment:
+        number = at - handed.first - 1
+        standing = self._engine.standing(handed.trace, handed.places, number)
+        lost = []
+        if handed.losses and handed.trace is not None:
+            ahead = [one for one in handed.losses if handed.trace.rank(one.place, handed.places) > number]
+            lost = [[one.segment, plain_place(one.place)] for one in ahead]
+        return Moment(handed.epoch, handed.batch + number + 1, step, standing, lost)
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on where `state` was saved: the next iteration delivers what was left of that epoch."""
+        moment = read(state, self._flow, self._seed)
+        self._end_iteration()
         self._started = None
+        self._engine.forget(moment.carried)
+        self._next_epoch = self._epoch = moment.epoch
+        self._delivered = moment.batch
+        self._step = moment.step
+        self._resumed = moment if moment.at is not None else None
+        self._chunks.clear()
+        self._stand(moment)
+
+    def _stand(self, moment: Moment) -> None:
+        """The stream stands here until another batch is handed over."""
+        self._moment, self._moment_at = moment, self._handed
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -301,6 +397,21 @@ class Loader(Generic[T]):
     def __repr__(self) -> str:
         state = "closed" if self._engine.closed else f"epoch {self._epoch}, batch {self._delivered}"
         return f"<Loader of {len(self._engine.plan.stages)} stages, {state}>"
+
+
+class _Handed:
+    """A chunk that has been handed over, or is being: where its batches came from, without them."""
+
+    __slots__ = ("batch", "epoch", "first", "losses", "places", "trace")
+
+    def __init__(self, chunk: Chunk, epoch: int, batch: int, first: int) -> None:
+        self.trace: Any = chunk.trace
+        self.places = chunk.places
+        self.losses = chunk.losses
+        self.epoch = epoch
+        #: how many batches of its epoch came before it, and how many in all
+        self.batch = batch
+        self.first = first
 
 
 class _Iteration:

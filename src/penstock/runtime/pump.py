@@ -23,8 +23,10 @@ from penstock.runtime.wire import SMALL_BYTES, Gone, Message, Wire
 
 __all__ = ["serve"]
 
-#: counters are sent along with a chunk at most so often
+#: counters, and where the epoch stands, are sent along with a chunk at most so often
 _STATS_S = 0.05
+#: chunks of which can be told where they came from: those that the loader remembers, and those on their way
+_REMEMBERED = 300
 
 
 def serve(sock: socket.socket, name: str) -> None:
@@ -53,6 +55,11 @@ class _Pump:
         self._run: Run | None = None
         self._closed = False
         self._told = 0.0
+        #: chunks sent in this epoch, and where the last ones came from
+        self._chunks = 0
+        self._sent: deque[tuple[int, int, Any, Any]] = deque(maxlen=_REMEMBERED)
+        #: an epoch would not come out in the same order again, so where it stands is told with every chunk
+        self._loose = False
         #: why there is no engine
         self._broken: BaseException | None = None
 
@@ -70,6 +77,7 @@ class _Pump:
     def _on_engine(self, message: Message) -> None:
         try:
             self.engine = Engine(*unpack(message.body.data, message.fds))
+            self._loose = any(not stage.ordered for stage in self.engine.plan.stages)
         except BaseException as exc:
             self._broken = exc
 
@@ -82,12 +90,14 @@ class _Pump:
     def _on_grant(self, message: Message, grant: int | None) -> None:
         self._granted.append(grant)
 
-    def _on_enter(self, message: Message, number: int, epoch: int, last_epoch: float, once: bool) -> None:
+    def _on_enter(
+        self, message: Message, number: int, epoch: int, last_epoch: float, once: bool, saved: Any, lost: Any
+    ) -> None:
         if self.engine is None:
             self._send(("failed", number, packed(self._broken or RuntimeError("no engine"))))
             return
         self.engine.last_epoch, self.engine.once = last_epoch, once
-        self._entered = number, epoch
+        self._entered = number, epoch, saved, lost
 
     def _on_leave(self, message: Message, number: int, whole: bool) -> None:
         self._left = number
@@ -99,6 +109,20 @@ class _Pump:
         run = self._run
         told = "nothing yet" if run is None or self.engine is None else self.engine.holding(run)
         self._send(("holding", told))
+
+    def _on_standing(self, message: Message, number: int, chunk: int, sample: int) -> None:
+        for run, sent, trace, places in self._sent:
+            if (run, sent) == (number, chunk) and self.engine is not None:
+                self._send(("answer", self.engine.standing(trace, places, sample)))
+                return
+        self._send(("answer", None))
+
+    def _on_carrying(self, message: Message) -> None:
+        self._send(("answer", {} if self.engine is None else self.engine.carrying()))
+
+    def _on_forget(self, message: Message, carried: dict[str, Any]) -> None:
+        if self.engine is not None:
+            self.engine.forget(carried)
 
     def close(self) -> None:
         with self._changed:
@@ -116,17 +140,19 @@ class _Pump:
                 self._changed.wait_for(lambda: self._closed or self._entered is not None)
                 if self._closed or self._entered is None:
                     return
-                (number, epoch), self._entered = self._entered, None
+                entered, self._entered = self._entered, None
+            number = entered[0]
             try:
-                self._epoch(number, epoch)
+                self._epoch(*entered)
             except Gone:
                 return
             except BaseException as exc:
                 self._send(("failed", number, packed(exc)))
 
-    def _epoch(self, number: int, epoch: int) -> None:
+    def _epoch(self, number: int, epoch: int, saved: Any, lost: Any) -> None:
         assert self.engine is not None
-        run = self.engine.enter(epoch)
+        run = self.engine.enter(epoch, saved, lost)
+        self._chunks = 0
         if not self._goes_on_with(number, run):
             return
         while self._has_credit(number):
@@ -164,17 +190,24 @@ class _Pump:
     def _send_chunk(self, number: int, epoch: int, chunk: Chunk) -> None:
         assert self.engine is not None
         program = self.engine.lanes[self.engine.plan.root.number].program
+        trace, places = chunk.trace, chunk.places
         chunk, layout = measured(chunk, program, epoch)
         with self._changed:
             grant = self._credits.popleft()
         block = self._block_for(layout.nbytes, grant) if layout.nbytes > SMALL_BYTES else None
         body = written(layout, self.blocks, block)
         now = perf_counter()
-        stats = None
-        if now - self._told > _STATS_S:
+        stats = standing = None
+        if self._loose or now - self._told > _STATS_S:
             self._told = now
             stats = self.engine.stage_stats()
-        self._send(("chunk", number, stowed(chunk, layout, block), stats), body)
+            if chunk.samples:
+                standing = self.engine.standing(trace, places, len(places) - 1)
+        with self._changed:
+            self._chunks += 1
+            self._sent.append((number, self._chunks, trace, places))
+        ranks = [trace.rank(one.place, places) for one in chunk.losses] if trace is not None else []
+        self._send(("chunk", number, stowed(chunk, layout, block), stats, standing, ranks), body)
 
     def _block_for(self, nbytes: int, grant: int | None) -> int | None:
         if fits(self.blocks, grant, nbytes):

@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock.provenance import Place
 from penstock.runtime.chunk import Chunk, ErrorRecord
+from penstock.runtime.marks import Loose, Trace, Turn, Turns
 
 __all__ = ["Alternating", "AsDone", "InOrder", "Outlet"]
 
@@ -38,6 +39,9 @@ class Outlet(ABC):
     @abstractmethod
     def head(self) -> int:
         """The number of the ticket that the stream waits for."""
+
+    def issued(self, number: int, trace: Trace | None) -> None:
+        """Ticket `number` has been issued."""
 
     @abstractmethod
     def put(self, number: int, chunk: Chunk) -> None:
@@ -66,26 +70,87 @@ class Outlet(ABC):
 
 
 class AsDone(Outlet):
-    """First come, first served."""
+    """First come, first served.
+
+    What leaves first may have been issued last, so every chunk carries what of the others has left before it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._open: set[int] = set()
+        self._done: set[int] = set()
         self._next = 0
+        #: of each ticket of which not all has left: its trace, the last sample that has, and chunks here
+        self._open: dict[int, _Leaving] = {}
+        #: the ticket of each chunk in `ready`
+        self._tickets: deque[int] = deque()
+        #: the last ticket of which something has left
+        self._high = -1
+        self._high_trace: Trace | None = None
 
     @property
     def head(self) -> int:
         return self._next
 
+    def issued(self, number: int, trace: Trace | None) -> None:
+        self._open[number] = _Leaving(trace)
+
     def put(self, number: int, chunk: Chunk) -> None:
         self.held += 1
+        before = len(self.ready)
         self._release(chunk)
+        if len(self.ready) > before:
+            self._tickets.append(number)
+            self._open.setdefault(number, _Leaving(chunk.trace)).here += 1  # type: ignore[arg-type]
 
     def done(self, number: int) -> None:
-        self._open.add(number)
-        while self._next in self._open:
-            self._open.remove(self._next)
+        self._done.add(number)
+        while self._next in self._done:
+            self._done.remove(self._next)
             self._next += 1
+        leaving = self._open.get(number)
+        if leaving is not None:
+            leaving.done = True
+            if not leaving.here:
+                self._left(number, leaving)
+
+    def _left(self, number: int, leaving: _Leaving) -> None:
+        del self._open[number]
+        if number > self._high:
+            self._high, self._high_trace = number, leaving.trace
+
+    def pop(self) -> Chunk | None:
+        chunk = super().pop()
+        if chunk is None:
+            return None
+        number = self._tickets.popleft()
+        own = self._open[number]
+        own.here -= 1
+        if own.done and not own.here:
+            self._left(number, own)
+        if own.trace is not None:
+            if number > self._high:
+                self._high, self._high_trace = number, own.trace
+            others = tuple(
+                (one.trace, one.last)
+                for other, one in self._open.items()
+                if other != number and other < self._high and one.trace is not None
+            )
+            chunk.trace = Loose(own.trace, others, self._high_trace or own.trace)
+            if chunk.samples:
+                own.last = chunk.places[-1]
+        return chunk
+
+
+class _Leaving:
+    """A ticket of which not all has left."""
+
+    __slots__ = ("done", "here", "last", "trace")
+
+    def __init__(self, trace: Trace | None) -> None:
+        self.trace = trace
+        self.last: Place = None
+        self.here = 0
+        self.done = False
 
 
 class InOrder(Outlet):
@@ -138,6 +203,20 @@ class Alternating(Outlet):
         self._turn = 0
         self._next_ticket = width
         self._stop: int | None = None
+        #: of the tickets that have, or wait for, a turn: where they came from, and the last sample that has left
+        self._traces: dict[int, Trace] = {}
+        self._last: dict[int, Place] = {}
+        #: the last ticket that has been begun
+        self._high = -1
+        self._high_trace: Trace | None = None
+
+    def resume(self, turns: list[int], turn: int) -> None:
+        """Go on where others have stopped: which of the tickets to come has which turn, and whose turn it is."""
+        self._turns, self._turn, self._next_ticket = list(turns), turn, len(turns)
+
+    def issued(self, number: int, trace: Trace | None) -> None:
+        if trace is not None:
+            self._traces[number] = trace
 
     @property
     def head(self) -> int:
@@ -155,7 +234,9 @@ class Alternating(Outlet):
     def _advance(self) -> None:
         samples: list[Any] = []
         places: list[Place] = []
+        turns: list[Turn] = []
         losses: list[ErrorRecord] = []
+        traces, last = dict(self._traces), dict(self._last)
         emptied = nbytes = 0
         failure = None
         while failure is None:
@@ -174,6 +255,8 @@ class Alternating(Outlet):
             if ticket.next < len(chunk.samples):
                 samples.append(chunk.samples[ticket.next])
                 places.append(chunk.places[ticket.next])
+                number = self.head
+                self._last[number] = places[-1]
                 ticket.next += 1
             if ticket.next >= len(chunk.samples):
                 if chunk.samples and chunk.failure is not None:
@@ -189,10 +272,19 @@ class Alternating(Outlet):
                     if not chunk.samples:
                         continue
             self._turn = (self._turn + 1) % len(self._turns)
+            self._begun(number, traces)
+            if self._high_trace is not None:
+                turns.append(Turn(number, tuple(self._turns), self._turn, self._high_trace))
         self.held -= emptied
         if samples or losses or failure is not None:
             self.held += 1
-            self._release(Chunk(samples, places, failure, losses, nbytes))
+            made = Turns(places, turns, traces, last) if len(turns) == len(places) else None
+            self._release(Chunk(samples, places, failure, losses, nbytes, trace=made))
+
+    def _begun(self, number: int, traces: dict[int, Trace]) -> None:
+        """Something of ticket `number` has left, or nothing will."""
+        if number > self._high and number in traces:
+            self._high, self._high_trace = number, traces[number]
 
     def no_more(self, tickets: int) -> None:
         if self._stop is None:
@@ -206,6 +298,9 @@ class Alternating(Outlet):
 
     def _replace(self) -> None:
         """The ticket whose turn it is has ended; the next one takes its turn."""
+        self._begun(self.head, self._traces)
         del self._tickets[self.head]
+        self._traces.pop(self.head, None)
+        self._last.pop(self.head, None)
         self._turns[self._turn] = self._next_ticket
         self._next_ticket += 1

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.provenance import Passed, Place, last_root, root
+from penstock.provenance import Passed, Place, last_root, path, root
 from penstock.runtime.chunk import Chunk, Ticket
 
 __all__ = ["Progress", "input_of"]
@@ -95,18 +95,11 @@ def input_of(inputs: Sequence[Place], place: Place) -> int:
 
 def _made_of(place: Place, of: Place) -> bool:
     """Whether an op has made `place` of the sample at `of`: one of several outputs, or a member of a group."""
-    if isinstance(of, (range, list)):
-        return any(place == one or _made_of(place, one) for one in of)
-    if not isinstance(place, tuple) or isinstance(place, Passed):
-        return False
-    start = of if isinstance(of, tuple) and not isinstance(of, Passed) else (of,)
-    return len(place) > len(start) and place[: len(start)] == start
+    return bool(path(place, of))
 
 
 def _order(place: Place, group: Place) -> tuple[Any, ...]:
     """What puts the outputs of one input in their order."""
     if isinstance(group, (range, list)):
-        for number, one in enumerate(group):
-            if one == place or _made_of(place, one):
-                return (number, *_order(place, None))
+        return path(place, group) or ()
     return place if isinstance(place, tuple) and not isinstance(place, Passed) else (place,)

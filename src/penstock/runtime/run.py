@@ -4,62 +4,127 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.ops.op import Joint, Key
+from penstock.errors import StateMismatch
+from penstock.ops.op import Effect, Joint, Key
 from penstock.plan.plan import Indexed, Joined, Stage, Streamed
+from penstock.runtime.again import Again, Lost
 from penstock.runtime.chunk import Chunk
-from penstock.runtime.inlets import Inlet, JoinedInlet, PositionInlet, Queue, StreamInlet
+from penstock.runtime.inlets import Inlet, PositionInlet, StreamInlet
+from penstock.runtime.joined import JoinedInlet, Queue
 from penstock.runtime.stage_run import StageRun
 
-__all__ = ["Run"]
+__all__ = ["Run", "begun_at"]
+
+Saved = dict[str, Any] | None
 
 
 class Run:
-    """The stages of one epoch. `engine` is the loader's engine, which has the lanes and the seed."""
+    """The stages of one epoch. `engine` is the loader's engine, which has the lanes and the seed.
 
-    def __init__(self, engine: Any, epoch: int, start: int = 0) -> None:
+    `saved` is how the last segment stands, where the epoch is gone on with.
+    """
+
+    def __init__(self, engine: Any, epoch: int, saved: Saved = None, lost: list[Any] | None = None) -> None:
         self.engine = engine
         self.epoch = epoch
-        #: where the source begins, once it is opened: only a pipeline without parts begins elsewhere than at 0
-        self._start = start
         #: this is the epoch being read, not one begun early
         self.current = False
         self.ended = False
         #: looking for a ticket has brought samples or stages to light, so it is worth looking again
         self.revealed = False
+        #: what was lost before a resume, and is not tried again
+        self.lost = Lost()
+        self.lost.add(lost or [])
         self._by_crew: dict[Any, list[StageRun]] = {}
-        self.root = self._opened(engine.plan.root, epoch)
+        self.root = self._opened(engine.plan.root, epoch, saved)
 
-    def _opened(self, stage: Stage, epoch: int) -> StageRun:
+    def _opened(self, stage: Stage, epoch: int, saved: Saved = None) -> StageRun:
         """A stage and all before it, ready for `epoch`."""
         feed = stage.feed
         lane = self.engine.lanes[stage.number]
+        again = Again(saved) if saved is not None else None
         branches: list[_Branch] = []
         inlet: Inlet
         if isinstance(feed, Indexed):
-            start, self._start = self._start, 0
-            inlet = PositionInlet(epoch, lane.program.reading.length, start, stage.unit)
+            inlet = _positions(stage, epoch, lane.program.reading.length, again)
         elif isinstance(feed, Streamed):
-            inlet = StreamInlet(feed.source, epoch)
+            inlet = StreamInlet(feed.source, epoch, again)
         else:
-            queues = self._queues(feed)
-            branches = [queue.upstream for queue in queues]  # type: ignore[misc]
             joint = self._joint(feed, epoch)
-            if joint is None or not joint.opens_inputs:
-                for queue in queues:
-                    queue.renew(epoch)
-            inlet = JoinedInlet(epoch, joint, queues, self.engine.budget)
-        return StageRun(self, lane, inlet, lambda: [b.stage_run for b in branches if b.stage_run is not None])
+            queues = self._queues(stage, feed, joint)
+            branches = [queue.upstream for queue in queues]  # type: ignore[misc]
+            inlet = self._joined(stage, feed, epoch, joint, queues, saved, again)
+        return StageRun(
+            self, lane, inlet, lambda: [b.stage_run for b in branches if b.stage_run is not None], again
+        )
 
-    def _queues(self, feed: Joined) -> list[Queue]:
+    def _joined(
+        self,
+        stage: Stage,
+        feed: Joined,
+        epoch: int,
+        joint: Joint | None,
+        queues: list[Queue],
+        saved: Saved,
+        again: Again | None,
+    ) -> JoinedInlet:
+        if joint is None:
+            # The segment goes on from the stage before, and so does what is saved of it.
+            queues[0].renew(epoch, saved)
+            return JoinedInlet(epoch, None, queues, self.engine.budget)
+        if again is not None and again.feed:
+            self._restore(stage, feed, joint, queues, again.feed)
+        elif not joint.opens_inputs:
+            for queue in queues:
+                queue.renew(epoch)
+        return JoinedInlet(
+            epoch,
+            joint,
+            queues,
+            self.engine.budget,
+            key=stage.segment,
+            names=feed.names,
+            singly=feed.step is not None and feed.step.op.effect is Effect.REGROUPS,
+            again=again,
+        )
+
+    def _restore(
+        self, stage: Stage, feed: Joined, joint: Joint, queues: list[Queue], saved: dict[str, Any]
+    ) -> None:
+        """Set up a joint and its inputs as they were."""
+        if saved.get("joint") != stage.segment:
+            raise StateMismatch(f"the state is of {saved.get('joint')!r} where this pipeline has {stage.segment!r}")
+        self.lost.add(saved.get("lost", []))
+        names = saved.get("names") or range(len(saved["inputs"]))
+        inputs = dict(zip(names, saved["inputs"], strict=True))
+        counts = dict(zip(names, saved["counts"], strict=True))
+        taken = dict(zip(names, saved.get("taken") or [0] * len(counts), strict=True))
+        for name, queue in zip(feed.names or range(len(queues)), queues, strict=True):
+            at = inputs.get(name)
+            if at is not None:
+                queue.renew(at["epoch"], at["at"])
+                queue.taken = counts[name]
+                queue.replaying = taken[name]
+            elif not joint.opens_inputs:
+                queue.renew(self.epoch)
+        joint.restore(saved.get("saved"))
+
+    def _queues(self, stage: Stage, feed: Joined, joint: Joint | None) -> list[Queue]:
         carries = feed.step is not None and feed.step.op.carries
-        kept: list[Queue] | None = self.engine.carried.get(feed.step.number) if carries and feed.step else None
+        kept: list[Queue] | None = self.engine.carried.get(stage.segment) if carries else None
         if kept is not None:
             for queue in kept:
                 queue.upstream.adopt(self)  # type: ignore[union-attr]
             return kept
-        queues = [Queue(_Branch(self, child)) for child in feed.children]
-        if carries and feed.step is not None:
-            self.engine.carried[feed.step.number] = queues
+        keeps = joint is not None and type(joint).held is not Joint.held
+        queues = [Queue(_Branch(self, child), keeps=keeps) for child in feed.children]
+        if carries:
+            self.engine.carried[stage.segment] = queues
+            saved = self.engine.carried_before.pop(stage.segment, None)
+            if saved is not None:
+                (queue,) = queues
+                queue.renew(saved["epoch"], saved["at"])
+                queue.taken = saved["count"]
         return queues
 
     def _joint(self, feed: Joined, epoch: int) -> Joint | None:
@@ -93,6 +158,29 @@ class Run:
         return self.root.cancel()
 
 
+def begun_at(stage: Stage, position: int) -> dict[str, Any]:
+    """What is saved of an epoch of which all before `position` of its source has been delivered."""
+    feed = stage.feed
+    if not isinstance(feed, Joined):
+        return {"feed": {"position": position}}
+    inner = begun_at(feed.children[0], position)
+    if feed.step is None:
+        return inner
+    return {"feed": {"joint": stage.segment, "inputs": [{"epoch": 0, "at": inner}], "counts": [0]}}
+
+
+def _positions(stage: Stage, epoch: int, length: Any, again: Again | None) -> PositionInlet:
+    """The positions of an indexed source that are to come."""
+    if stage.unit == 1:
+        return PositionInlet(epoch, length, 1, start=again.position if again is not None else 0, again=again)
+    start = 0
+    if again is not None and again.feed:
+        # What is saved is that of a batch behind a source, and here the worker makes the batches.
+        (inner,) = again.feed["inputs"]
+        start = Again(inner["at"]).position
+    return PositionInlet(epoch, length, stage.unit, batched=stage.segment, start=start, again=again)
+
+
 class _Branch:
     """An upstream of a joint: a stage that can be started again."""
 
@@ -101,11 +189,16 @@ class _Branch:
         self.stage = stage
         self.stage_run: StageRun | None = None
 
-    def start(self, epoch: int) -> None:
+    def start(self, epoch: int, saved: Saved = None) -> None:
         if self.stage_run is not None:
             self.run.engine.garbage += self.run.engine.cancelled(self.stage_run)
-        self.stage_run = self.run._opened(self.stage, epoch)
+        self.stage_run = self.run._opened(self.stage, epoch, saved)
         self.run.changed()
+
+    def close(self) -> list[Any]:
+        """End it. Returns what is to be let go of outside the lock."""
+        stage_run, self.stage_run = self.stage_run, None
+        return [] if stage_run is None else stage_run.cancel()
 
     def adopt(self, run: Run) -> None:
         """Belong to another epoch from now on, and go on where it stands."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from penstock.plan.plan import Indexed, Stage
+from penstock.runtime.again import Again, sifted
 from penstock.runtime.budget import Budget, Estimate
 from penstock.runtime.chunk import Chunk, Ticket
 from penstock.runtime.failure import broken
@@ -172,7 +174,14 @@ _Decision = tuple[Callable[[Any], "Job | Pull"], Any]
 class StageRun:
     """One stage in one epoch."""
 
-    def __init__(self, run: Any, lane: Lane, inlet: Inlet, children: Callable[[], list[StageRun]]) -> None:
+    def __init__(
+        self,
+        run: Any,
+        lane: Lane,
+        inlet: Inlet,
+        children: Callable[[], list[StageRun]],
+        again: Again | None = None,
+    ) -> None:
         #: the epoch it belongs to
         self.run = run
         self.lane = lane
@@ -183,6 +192,8 @@ class StageRun:
         self.outlet: Outlet
         if stage.interleave > 1:
             self.outlet = Alternating(stage.interleave)
+            if again is not None and again.turns is not None:
+                self.outlet.resume(again.turns, again.turn)
         else:
             self.outlet = InOrder() if stage.ordered else AsDone()
         self.cancelled = False
@@ -367,6 +378,7 @@ class StageRun:
     def _issued(self, ticket: Ticket, units: int) -> Job:
         lane = self.lane
         job = Job(self, self.issued, ticket, units)
+        self.outlet.issued(self.issued, ticket.trace)
         self.issued += 1
         self.open += 1
         lane.open += 1
@@ -424,6 +436,8 @@ class StageRun:
         if self.cancelled:
             lane.budget.give_back(job.ticket.nbytes)
             return
+        if chunk is not None:
+            chunk = self._traced(chunk, job)
         if chunk is not None and not chunk.blank:
             outlet = self.outlet
             before = outlet.held
@@ -434,6 +448,16 @@ class StageRun:
             self._ended(job)
         else:
             insort(self._paused, job)
+
+    def _traced(self, chunk: Chunk, job: Job) -> Chunk:
+        """`chunk` with where it came from, and without what a resume has no use for."""
+        trace, segment = job.ticket.trace, self.lane.stage.segment
+        chunk.trace = trace
+        if chunk.losses:
+            chunk.losses = [one if one.segment else replace(one, segment=segment) for one in chunk.losses]
+        if trace is not None and trace.sieves:
+            chunk = sifted(chunk, trace.sieves)
+        return self.run.lost.without(chunk, segment) if self.run.lost else chunk
 
     def _hold(self, samples: int, nbytes: int) -> None:
         """So much more waits to be taken (less, if negative)."""

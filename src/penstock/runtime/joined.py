@@ -1,0 +1,367 @@
+"""Where the tickets of a stage come from that has other stages before it. Pure.
+
+Chunks of those wait in queues, in the order of delivery. A joint takes samples out of the queues
+and passes some on; without a joint they pass as they come. Between two steps the joint is recorded,
+so that the stream can be resumed at any sample that comes of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+from penstock.errors import PlanError
+from penstock.ops.op import LOST, Joint
+from penstock.provenance import Place, joined, last_root, root
+from penstock.runtime.again import Again, Sieve
+from penstock.runtime.budget import Budget
+from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
+from penstock.runtime.inlets import Inlet
+from penstock.runtime.marks import Came, Given, Mark, Record, Trace
+
+__all__ = ["JoinedInlet", "Queue", "Upstream"]
+
+
+#: before the first part: the number of its first sample, places, where they came from
+_NO_PART: tuple[int, Sequence[Place], Any] = (0, (), None)
+
+
+class Upstream(Protocol):
+    """What a joint's input is filled from."""
+
+    def pop(self) -> Chunk | None:
+        """The next chunk in the order of delivery, if it is there."""
+
+    @property
+    def over(self) -> bool:
+        """No chunk will come any more."""
+
+    def start(self, epoch: int, saved: dict[str, Any] | None = None) -> None:
+        """Begin, or begin again, as epoch `epoch`; where that was saved, if it was."""
+
+
+class Queue:
+    """Samples in the order of delivery, with their places: an `Input` of a joint."""
+
+    def __init__(self, upstream: Upstream | None = None, *, keeps: bool = False) -> None:
+        self.upstream = upstream
+        self.count = 0
+        self.ended = False
+        self.epoch = -1
+        self.taken = 0
+        self.failure: Failure | None = None
+        #: behind the last sample taken
+        self.mark: Mark | Given = Given(None)
+        #: where the samples taken last came from
+        self.came: list[Came] = []
+        #: what was lost upstream, and how many samples came before it
+        self.lost: deque[tuple[int, ErrorRecord]] = deque()
+        #: so many of the next samples were there before a resume: one that fails now leaves a gap
+        self.replaying = 0
+        #: samples, places, where they came from, and the number of the first there
+        self._parts: deque[tuple[list[Any], Sequence[Place], Any, int]] = deque()
+        #: where the first part begins, as far as it has not been taken
+        self._first = 0
+        #: numbers, places and origins of what was taken and may still be kept by the joint
+        self._history: deque[tuple[int, Sequence[Place], Any]] | None = deque() if keeps else None
+
+    def add(self, samples: list[Any], places: Sequence[Place], origin: Any = None, number: int = 0) -> None:
+        if samples:
+            self._parts.append((samples, places, origin, number))
+            self.count += len(samples)
+
+    def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
+        self.came = []
+        if most <= 0 or not self.count:
+            return [], ()
+        taken: list[tuple[list[Any], Sequence[Place]]] = []
+        left = most
+        while left and self._parts:
+            samples, places, origin, number = self._parts[0]
+            first, stop = self._first, min(self._first + left, len(samples))
+            self.came.append((most - left, origin, number + first))
+            left -= stop - first
+            if stop == len(samples):
+                self._parts.popleft()
+                self._first = 0
+            else:
+                self._first = stop
+            whole = first == 0 and stop == len(samples)
+            taken.append((samples, places) if whole else (samples[first:stop], places[first:stop]))
+            if self._history is not None:
+                self._history.append((self.taken + most - left - (stop - first), taken[-1][1], origin))
+        self.count -= most - left
+        self.taken += most - left
+        if origin is not None:
+            self.mark = Mark(origin, taken[-1][1][-1])
+        if len(taken) == 1:
+            return taken[0]
+        return list(chain.from_iterable(part[0] for part in taken)), joined([part[1] for part in taken])
+
+    def fill(self, chunk: Chunk) -> None:
+        """A chunk of the upstream. What it lost is remembered, and leaves gaps where samples were before."""
+        samples, places, origin = chunk.samples, chunk.places, chunk.trace
+        if chunk.losses and origin is not None:
+            ranks = [origin.rank(record.place, places) for record in chunk.losses]
+            if self.replaying:
+                samples, places = _with_gaps(samples, places, chunk.losses, ranks)
+            first = self.taken + self.count
+            self.lost += sorted(
+                ((first + rank, one) for rank, one in zip(ranks, chunk.losses, strict=True)), key=lambda x: x[0]
+            )
+        self.replaying = max(0, self.replaying - len(samples))
+        self.add(samples, places, origin)
+
+    def lost_before(self) -> list[ErrorRecord]:
+        """What was lost among the samples taken so far, since this was asked last."""
+        out = []
+        while self.lost and self.lost[0][0] <= self.taken:
+            out.append(self.lost.popleft()[1])
+        return out
+
+    def marks(self, numbers: Sequence[int]) -> tuple[Mark, ...]:
+        """Marks of samples that were taken earlier, in ascending order; those before them will not be asked for."""
+        history = self._history
+        assert history is not None
+        low = numbers[0] if numbers else self.taken
+        while history and history[0][0] + len(history[0][1]) <= low:
+            history.popleft()
+        out = []
+        parts = iter(history)
+        first, places, origin = _NO_PART
+        for number in numbers:
+            while number >= first + len(places):
+                first, places, origin = next(parts)
+            out.append(Mark(origin, places[number - first]))
+        return tuple(out)
+
+    def renew(self, epoch: int, saved: dict[str, Any] | None = None) -> None:
+        assert self.upstream is not None
+        if epoch <= self.epoch:
+            self.taken = 0
+        self._parts.clear()
+        self._first = 0
+        self.count = 0
+        self.ended = False
+        self.failure = None
+        self.mark = Given(saved)
+        self.lost.clear()
+        self.epoch = epoch
+        self.upstream.start(epoch, saved)
+
+
+def _with_gaps(
+    samples: list[Any], places: Sequence[Place], losses: list[ErrorRecord], ranks: list[int]
+) -> tuple[list[Any], Sequence[Place]]:
+    """Samples with `LOST` where one was lost."""
+    out, at = list(samples), list(places)
+    for rank, record in sorted(zip(ranks, losses, strict=True), key=lambda one: one[0], reverse=True):
+        out.insert(rank, LOST)
+        at.insert(rank, record.place)
+    return out, at
+
+
+class JoinedInlet(Inlet):
+    """Chunks of other stages, through a joint. Without one, samples pass as they come."""
+
+    def __init__(
+        self,
+        epoch: int,
+        joint: Joint | None,
+        queues: list[Queue],
+        budget: Budget | None = None,
+        *,
+        key: str = "",
+        names: tuple[str, ...] = (),
+        singly: bool = False,
+        again: Again | None = None,
+    ) -> None:
+        self.budget = budget or Budget(None)
+        #: bytes of the samples that wait here
+        self.held_bytes = 0
+        self.epoch = epoch
+        self.joint = joint
+        self.queues = queues
+        self.failure = None
+        self.losses = []
+        self._passed = Queue()
+        self._finished = False
+        #: the segment that begins here, and what a composite calls its parts
+        self._key = key
+        self._names = names
+        #: one output a step, so that the stream can be resumed behind every one without making any again
+        self._singly = singly
+        self._again = again
+        self._keeps = joint is not None and type(joint).held is not Joint.held
+        self._record: Record | None = None
+        #: how many outputs the joint has made
+        self._made = 0
+
+    def available(self, most: int) -> int:
+        while self._passed.count < most and not self._finished and self._step(most - self._passed.count):
+            pass
+        return min(self._passed.count, most)
+
+    def _step(self, most: int) -> bool:
+        """Move samples towards the stage; False when nothing moved."""
+        if self.joint is None:
+            return self._pass_on()
+        record = self._record = self._record or self._recorded()
+        samples, places = self.joint.step(self.queues, 1 if self._singly else most)
+        self._finished = self.joint.ended
+        if samples:
+            record.outputs = len(samples)
+            self._made += len(samples)
+            self._pass(samples, places, record)
+            record.next = self._record = self._recorded()
+            for queue in self.queues:
+                if queue.lost:
+                    record.lost += [(one.segment, one.place) for one in queue.lost_before()]
+        if samples or self._finished:
+            return True
+        allowed = self.budget.allowed
+        if self.joint.hoards and allowed is not None and self.held_bytes > allowed and self.queues[0].count > 1:
+            self._overflow(self.joint.hoards, allowed)
+            return True
+        moved = False
+        for number in self.joint.lacking(self.queues):
+            queue = self.queues[number]
+            if queue.failure is not None:
+                self.failure = queue.failure
+                self._finished = True
+                return True
+            moved = self._fill(queue) or moved
+        return moved
+
+    def _recorded(self) -> Record:
+        """The joint as it stands now."""
+        joint, queues = self.joint, self.queues
+        assert joint is not None
+        return Record(
+            self._key,
+            joint.save(),
+            tuple([queue.mark for queue in queues]),
+            tuple([queue.taken for queue in queues]),
+            tuple([queue.epoch for queue in queues]),
+            queues[0].marks(joint.held) if self._keeps else (),
+            self._made,
+            names=self._names,
+        )
+
+    def _pass(self, samples: list[Any], places: Sequence[Place], record: Record) -> None:
+        """Pass on what a step has made, unless it was delivered before a resume."""
+        again = self._again
+        if again is None:
+            self._passed.add(samples, places, record)
+            return
+        for run in again.runs(range(record.first, record.first + len(samples))):
+            for number in run:
+                at = number - record.first
+                sample = _without_gaps(samples[at])
+                if sample is not LOST:
+                    self._passed.add([sample], places[at : at + 1], record, at)
+
+    def _overflow(self, hoards: str, allowed: int) -> None:
+        held = sum(queue.count for queue in self.queues)
+        exc = PlanError(
+            f"{hoards} holds {self.held_bytes:,} bytes after {held} samples, more than memory={allowed:,}; "
+            "make it smaller, or allow more"
+        )
+        self.failure = Failure(exc)
+        self._finished = True
+
+    def _pass_on(self) -> bool:
+        (queue,) = self.queues
+        upstream = queue.upstream
+        assert upstream is not None
+        chunk = upstream.pop()
+        if chunk is None:
+            was, queue.ended = queue.ended, upstream.over
+            self._finished = queue.ended
+            return queue.ended and not was
+        self._count_in(chunk)
+        self._passed.add(chunk.samples, chunk.places, chunk.trace)
+        if chunk.failure is not None:
+            self.failure = chunk.failure
+            self._finished = True
+        return True
+
+    def _fill(self, queue: Queue) -> bool:
+        upstream = queue.upstream
+        assert upstream is not None
+        chunk = upstream.pop()
+        if chunk is None:
+            was, queue.ended = queue.ended, upstream.over
+            return queue.ended and not was
+        self._count_in(chunk)
+        queue.fill(chunk)
+        queue.failure = chunk.failure
+        return True
+
+    def _count_in(self, chunk: Chunk) -> None:
+        self.held_bytes += chunk.nbytes
+        self.budget.take(chunk.nbytes)
+        self.losses += chunk.losses
+
+    @property
+    def _here(self) -> int:
+        """How many samples wait here."""
+        kept = len(self.joint.held) if self._keeps and self.joint is not None else 0
+        return self._passed.count + kept + sum(queue.count for queue in self.queues)
+
+    def cut(self, count: int) -> Ticket:
+        nbytes = self.held_bytes * count // self._here
+        self.held_bytes -= nbytes
+        samples, places = self._passed.take(count)
+        losses = self._losses_before(places[-1]) if self.losses else []
+        trace = Trace(places, self._passed.came, self._sieves(places))
+        return Ticket(self.epoch, samples=samples, places=places, losses=losses, nbytes=nbytes, trace=trace)
+
+    def _sieves(self, places: Sequence[Place]) -> tuple[Sieve, ...]:
+        """What of the next samples has been delivered before a resume."""
+        came = self._passed.came
+        if self.joint is None:
+            return tuple([sieve for _, origin, _ in came if origin is not None for sieve in origin.sieves])
+        if self._again is None:
+            return ()
+        out: tuple[Sieve, ...] = ()
+        for number, (offset, record, at) in enumerate(came):
+            stop = came[number + 1][0] if number + 1 < len(came) else len(places)
+            out += self._again.sieves(record.first + at, places[offset:stop])
+        return out
+
+    def _losses_before(self, place: Place) -> list[ErrorRecord]:
+        """What was lost before the sample at `place`; what was lost behind it waits for its own turn."""
+        stop = last_root(place) if len(self.queues) == 1 else None
+        if stop is None:
+            told, self.losses = self.losses, []
+            return told
+        told = [record for record in self.losses if root(record.place) < stop]
+        self.losses = [record for record in self.losses if root(record.place) >= stop]
+        return told
+
+    @property
+    def sample_bytes(self) -> int:
+        here = self._here
+        return self.held_bytes // here if here else 0
+
+    @property
+    def fills(self) -> bool:
+        return not self._finished
+
+    @property
+    def ended(self) -> bool:
+        return self._finished and not self._passed.count
+
+    def release(self) -> None:
+        self.budget.give_back(self.held_bytes)
+        self.held_bytes = 0
+
+
+def _without_gaps(sample: Any) -> Any:
+    """A group without the samples that are lost; anything else as it is."""
+    if type(sample) is list and any(one is LOST for one in sample):
+        return [one for one in sample if one is not LOST] or LOST
+    return sample

@@ -1,0 +1,451 @@
+"""Where the stream stands: from any delivered sample back to the sources, without counting outputs. Pure.
+
+The ops of a pipeline fall into *segments*: what stands between two joints, however many stages it
+is cut into. A segment's inputs are numbered from where its feed began: by position at a source, by
+output at a joint. Where a segment stands is told in these numbers (`Standing`): every input from
+`next` on is still to come, and some before it, wholly or in part. So it does not depend on how
+tickets were cut or where ops ran.
+
+While the stream runs nothing of that is computed. A ticket has a `Trace`, which remembers where its
+inputs came from, and its chunks carry it on: a trace leads to the chunks of the stage before, to a
+`Record` of the joint between two steps, or to the source. Only `plain` walks back and makes of it
+what is saved; `penstock.runtime.again` reads that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from penstock.provenance import Passed, Place, path, root
+
+__all__ = [
+    "Came",
+    "Given",
+    "Leaf",
+    "Loose",
+    "Mark",
+    "Origin",
+    "Record",
+    "Shard",
+    "Trace",
+    "Turn",
+    "Turns",
+    "place_from",
+    "plain",
+    "plain_place",
+]
+
+Plain = dict[str, Any]
+
+
+class Shard(NamedTuple):
+    """The part of a stream that records from `start` on are in."""
+
+    number: int
+    start: int
+
+
+class Leaf(NamedTuple):
+    """A source, as the feed of a segment."""
+
+    epoch: int
+    #: the parts of a stream that the records of a ticket are in
+    shards: tuple[Shard, ...] = ()
+    #: positions that belong together, and the segment that begins with them, where workers make the batches
+    unit: int = 1
+    batched: str = ""
+
+    def plain(self, position: int) -> Plain:
+        """What it takes to begin at `position`."""
+        out: Plain = {"feed": {"position": position}}
+        for shard in self.shards:
+            if shard.start <= position:
+                out["feed"]["shard"] = [shard.number, position - shard.start]
+        if not self.batched:
+            return out
+        return {"feed": {"joint": self.batched, "inputs": [{"epoch": self.epoch, "at": out}], "counts": [0]}}
+
+
+class Given(NamedTuple):
+    """Nothing has been taken since the start, or since a resume: what is saved is what was loaded."""
+
+    saved: Plain | None
+
+
+class Mark(NamedTuple):
+    """Right behind one sample."""
+
+    origin: Origin
+    place: Place
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """A joint between two steps: with it, and its inputs from there on, the joint can be made again."""
+
+    key: str
+    saved: Any
+    #: behind the last sample taken of every input, and how many there were
+    marks: tuple[Mark | Given, ...]
+    counts: tuple[int, ...]
+    #: the epochs that the inputs are in; -1 if one is not open
+    epochs: tuple[int, ...]
+    #: the samples of the one input that the joint keeps
+    held: tuple[Mark, ...] = ()
+    #: the number of its first output
+    first: int = 0
+    #: how many outputs its step made
+    outputs: int = 0
+    #: what was lost among the samples that its step took: the segment, and the place
+    lost: list[tuple[str, Place]] = field(default_factory=list)
+    next: Record | None = None
+    #: what a composite calls its inputs
+    names: tuple[str, ...] = ()
+
+
+#: what some inputs of a ticket came from: their offset there, a joint's step, a chunk of the stage before
+#: or the source, and the number (of an output, in the chunk, or the position) of the first of them
+Came = tuple[int, Any, int]
+
+
+class Address(NamedTuple):
+    """An input of a segment, and the way from there to one sample that was made of it."""
+
+    number: int
+    ref: Record | Leaf
+    way: tuple[int, ...] = ()
+
+
+class Origin(Protocol):
+    """What a chunk carries: where its samples came from."""
+
+    def after(self, place: Place) -> Standing:
+        """How the segment stands behind the sample at `place`."""
+
+    def locate(self, place: Place) -> Address:
+        """The input that the sample at `place` was made of."""
+
+    def rank(self, place: Place, places: Sequence[Place]) -> int:
+        """How many of the samples at `places` come before `place`, where something was lost."""
+
+    @property
+    def sieves(self) -> tuple[Any, ...]:
+        """What of the samples made of these inputs has been delivered before a resume."""
+
+
+@dataclass(slots=True, eq=False)
+class Standing:
+    """How a segment stands: all inputs from `next` on are to come, and those before it that are `wanted`."""
+
+    next: int
+    ref: Record | Leaf
+    #: inputs before `next`
+    wanted: dict[int, Record | Leaf] = field(default_factory=dict)
+    #: of these inputs only what comes behind this way
+    behind: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    #: of these inputs only what comes this way (and what comes behind, if both are told)
+    only: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    #: where outputs alternate: which of the inputs to come has which turn, and whose turn it is
+    turns: list[int] | None = None
+    turn: int = 0
+
+    def reopen(self, one: Address, way: tuple[int, ...]) -> None:
+        """What comes of an input behind `way` is still to come."""
+        self.wanted[one.number] = one.ref
+        self.behind[one.number] = one.way + way
+
+    def want(self, one: Address) -> None:
+        """All that comes of one input, or of one sample made of it, is still to come."""
+        if one.number >= self.next:
+            return
+        self.wanted[one.number] = one.ref
+        if one.way:
+            self.only.setdefault(one.number, []).append(one.way)
+
+
+class Trace:
+    """Where the inputs of one ticket came from."""
+
+    __slots__ = ("_sources", "places", "sieves", "unit")
+
+    def __init__(
+        self, places: Sequence[Place], sources: Sequence[Came], sieves: tuple[Any, ...] = (), unit: int = 1
+    ) -> None:
+        self.places = places
+        self._sources = sources
+        self.sieves = sieves
+        #: inputs that belong together, where the worker itself makes the batches
+        self.unit = unit
+
+    def input(self, place: Place) -> tuple[int, tuple[int, ...]]:
+        """The input that `place` was made of, and the way from there."""
+        places = self.places
+        if self.unit > 1:
+            start = (root(place) - places[0]) // self.unit * self.unit
+            group = places[start : start + self.unit]
+            return start, path(place, group) or ()
+        if isinstance(places, range):
+            number = places.index(root(place))
+            return number, path(place, places[number]) or ()
+        for number, one in enumerate(places):
+            way = path(place, one)
+            if way is not None:
+                return number, way
+        raise LookupError(f"{place!r} was not made of any of {places!r}")
+
+    def rank(self, place: Place, places: Sequence[Place]) -> int:
+        """How many of `places` were made of earlier inputs than `place`."""
+        try:
+            here = self.input(place)[0]
+        except LookupError:
+            return 0  # it was lost before it came to this stage
+        if isinstance(self.places, range) and self.unit == 1:
+            first = self.places[0]
+            return sum(root(one) - first < here for one in places)
+        return sum(self.input(one)[0] < here for one in places)
+
+    def _source(self, number: int) -> tuple[Any, int]:
+        """What input `number` came from, and its number there."""
+        source, at = None, 0
+        for offset, one, first in self._sources:
+            if offset > number:
+                break
+            source, at = one, first + number - offset
+        return source, at
+
+    def address(self, number: int) -> Address:
+        """Input `number` of the ticket, as an input of its segment."""
+        source, at = self._source(number)
+        if isinstance(source, Leaf):
+            return Address(at, source)
+        if isinstance(source, Record):
+            return Address(source.first + at, source)
+        found: Address = source.locate(self.places[number])
+        return found
+
+    def locate(self, place: Place) -> Address:
+        number, way = self.input(place)
+        one = self.address(number)
+        return Address(one.number, one.ref, one.way + way)
+
+    def after(self, place: Place) -> Standing:
+        number, way = self.input(place)
+        out = self.behind(number)
+        if way:
+            out.reopen(self.address(number), way)
+        return out
+
+    def behind(self, number: int) -> Standing:
+        """How the segment stands when all that comes of input `number` has been delivered."""
+        source, _ = self._source(number)
+        if isinstance(source, (Leaf, Record)):
+            one = self.address(number)
+            return Standing(one.number + min(self.unit, len(self.places) - number), one.ref)
+        out: Standing = source.after(self.places[number])
+        return out
+
+    def add_rest(self, place: Place, out: Standing) -> None:
+        """What comes of the ticket behind the sample at `place` (all, if that is None) is still to come."""
+        first = 0
+        if place is not None:
+            number, way = self.input(place)
+            if way:
+                out.reopen(self.address(number), way)
+            first = number + self.unit
+        for number in range(first, len(self.places), self.unit):
+            out.want(self.address(number))
+
+
+class Loose:
+    """Of a chunk of a stage that does not keep the order: what of other tickets has left before it."""
+
+    __slots__ = ("_high", "_others", "_trace")
+
+    def __init__(self, trace: Trace, others: tuple[tuple[Trace, Place], ...], high: Trace) -> None:
+        self._trace = trace
+        #: tickets of which not all has left, and the last sample that has
+        self._others = others
+        #: the last ticket of which something has left
+        self._high = high
+
+    @property
+    def sieves(self) -> tuple[Any, ...]:
+        return self._trace.sieves
+
+    def locate(self, place: Place) -> Address:
+        return self._trace.locate(place)
+
+    def rank(self, place: Place, places: Sequence[Place]) -> int:
+        return self._trace.rank(place, places)
+
+    def after(self, place: Place) -> Standing:
+        last = len(self._high.places) - 1
+        out = self._high.behind(last // self._high.unit * self._high.unit)
+        self._trace.add_rest(place, out)
+        for trace, left in self._others:
+            trace.add_rest(left, out)
+        return out
+
+
+class Turn(NamedTuple):
+    """Where outputs alternate: how the turns stand behind one sample."""
+
+    ticket: int
+    turns: tuple[int, ...]
+    turn: int
+    #: the last of the tickets that have been begun
+    high: Trace
+
+
+class Turns:
+    """Of a chunk of a stage whose outputs alternate between tickets of one input each."""
+
+    __slots__ = ("_last", "_places", "_traces", "_turns")
+
+    def __init__(
+        self, places: Sequence[Place], turns: Sequence[Turn], traces: dict[int, Trace], last: dict[int, Place]
+    ) -> None:
+        self._places = places
+        self._turns = turns
+        #: of all tickets that have, or wait for, a turn
+        self._traces = traces
+        #: the last sample of each ticket that had left before this chunk
+        self._last = last
+
+    @property
+    def sieves(self) -> tuple[Any, ...]:
+        return tuple(sieve for trace in self._traces.values() for sieve in trace.sieves)
+
+    def locate(self, place: Place) -> Address:
+        return self._traces[self._turns[self._places.index(place)].ticket].locate(place)
+
+    def rank(self, place: Place, places: Sequence[Place]) -> int:
+        return len(places)
+
+    def after(self, place: Place) -> Standing:
+        stop = self._places.index(place) + 1
+        last = self._last | {
+            turn.ticket: one for turn, one in zip(self._turns[:stop], self._places[:stop], strict=True)
+        }
+        now = self._turns[stop - 1]
+        out = now.high.behind(0)
+        for ticket in now.turns:
+            trace = self._traces.get(ticket)
+            if trace is not None:
+                trace.add_rest(last.get(ticket), out)
+        inputs = sorted(now.turns)
+        out.turns = [inputs.index(ticket) for ticket in now.turns]
+        out.turn = now.turn
+        return out
+
+
+# ---------------------------------------------------------------------- what is saved
+
+
+def plain(mark: Mark | Given, held: Sequence[Mark] = ()) -> Plain | None:
+    """How a segment stands behind `mark`, as plain data; None if it has not begun.
+
+    The samples that are `held` by the joint behind it are still to come, too.
+    """
+    if isinstance(mark, Given):
+        return mark.saved
+    standing = mark.origin.after(mark.place)
+    for one in held:
+        standing.want(one.origin.locate(one.place))
+    return _plain_standing(standing)
+
+
+def _plain_standing(standing: Standing) -> Plain:
+    low = min(standing.wanted, default=standing.next)
+    ref = standing.wanted.get(low, standing.ref)
+    unit = 1
+    if isinstance(ref, Leaf):
+        base, unit = low, ref.unit
+        out = ref.plain(base)
+    else:
+        if ref.first + ref.outputs <= low and ref.next is not None:
+            ref = ref.next
+        base = ref.first
+        out = {"feed": _plain_record(ref, standing.next)}
+    if standing.next > base:
+        out["next"] = -(-(standing.next - base) // unit)
+    if standing.wanted:
+        out["wanted"] = _runs(sorted((number - base) // unit for number in standing.wanted))
+    if standing.behind:
+        out["behind"] = [[(number - base) // unit, *way] for number, way in sorted(standing.behind.items())]
+    if standing.only:
+        only = [(number, way) for number, ways in standing.only.items() for way in ways]
+        out["only"] = [[(number - base) // unit, *way] for number, way in sorted(only)]
+    if standing.turns is not None:
+        out["turns"], out["turn"] = standing.turns, standing.turn
+    return out
+
+
+def _plain_record(record: Record, stop: int) -> Plain:
+    """The joint where `record` was made; its outputs up to number `stop` are made again and left out."""
+    inputs: list[Any] = []
+    for number, mark in enumerate(record.marks):
+        epoch = record.epochs[number]
+        inputs.append(None if epoch < 0 else {"epoch": epoch, "at": plain(mark, record.held)})
+    out: Plain = {"joint": record.key, "inputs": inputs, "counts": list(record.counts)}
+    if record.names:
+        out["names"] = list(record.names)
+    if record.saved is not None:
+        out["saved"] = record.saved
+    if stop > record.first:
+        lost: list[Any] = []
+        again: Record | None = record
+        while again is not None and again.first < stop and again.next is not None:
+            lost += [[segment, plain_place(place)] for segment, place in again.lost]
+            again = again.next
+        if again is not None:
+            out["taken"] = [now - before for now, before in zip(again.counts, record.counts, strict=True)]
+        if lost:
+            out["lost"] = lost
+    return out
+
+
+def _runs(numbers: list[int]) -> list[list[int]]:
+    """Ascending numbers as runs: how far each begins behind the end of the one before, and its length.
+
+    >>> _runs([3, 4, 5, 9])
+    [[3, 3], [3, 1]]
+    """
+    out: list[list[int]] = []
+    end = 0
+    for number in numbers:
+        if out and number == end:
+            out[-1][1] += 1
+        else:
+            out.append([number - end, 1])
+        end = number + 1
+    return out
+
+
+def plain_place(place: Place) -> Any:
+    """A place as plain data.
+
+    >>> plain_place((7, 2)), place_from(plain_place([Passed((7, 2), 3), 4]))
+    ({'way': [7, 2]}, [Passed(place=(7, 2), number=3), 4])
+    """
+    if isinstance(place, int):
+        return place
+    if isinstance(place, Passed):
+        return {"pass": place.number, "of": plain_place(place.place)}
+    if isinstance(place, range):
+        return {"from": place.start, "to": place.stop}
+    parts = [plain_place(one) for one in place]
+    return {"way": parts} if isinstance(place, tuple) else parts
+
+
+def place_from(saved: Any) -> Place:
+    """The place that `plain_place` was made of."""
+    if isinstance(saved, int):
+        return saved
+    if isinstance(saved, list):
+        return [place_from(one) for one in saved]
+    if "pass" in saved:
+        return Passed(place_from(saved["of"]), saved["pass"])
+    return range(saved["from"], saved["to"]) if "from" in saved else tuple(map(place_from, saved["way"]))
