@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.provenance import Passed, Place, path
 from penstock.runtime.chunk import Chunk, ErrorRecord
-from penstock.runtime.marks import place_from
+from penstock.runtime.marks import Standing, place_from
 
 __all__ = ["Again", "Lost", "Sieve", "sifted"]
 
@@ -76,6 +76,35 @@ class Again:
         rest = range(max(self.next, numbers.start), numbers.stop)
         if rest:
             yield rest
+
+    def narrow(self, standing: Standing, first: int, unit: int) -> None:
+        """Take out of `standing` what had been delivered before the resume. Number 0 is input `first` there."""
+        limit = first + self.next * unit
+        if standing.next < limit:
+            for run in self.wanted:
+                for number in run:
+                    if first + number * unit >= standing.next:
+                        standing.wanted[first + number * unit] = standing.ref
+            standing.next = limit
+        for number in sorted(self._behind.keys() | self._only.keys()):
+            at = first + number * unit
+            if at in standing.wanted:
+                self._narrow_input(standing, at, self._behind.get(number), self._only.get(number, []))
+
+    @staticmethod
+    def _narrow_input(
+        standing: Standing, at: int, behind: tuple[int, ...] | None, only: list[tuple[int, ...]]
+    ) -> None:
+        if at in standing.only:
+            return  # these are single samples that came through since
+        way = standing.behind.pop(at, None)
+        left = only if way is None else [one for one in only if one > way]
+        if left:
+            standing.only[at] = list(left)
+        if behind is not None:
+            standing.behind[at] = behind if way is None else max(way, behind)
+        elif not left:
+            del standing.wanted[at]
 
     def sieves(self, first: int, places: Sequence[Place]) -> tuple[Sieve, ...]:
         """Sieves for consecutive inputs at `places`, the first of which has number `first`."""

@@ -108,7 +108,7 @@ class PositionInlet(Inlet):
         self.unit = unit
         self.failure = None
         self.losses = []
-        self._leaf = Leaf(epoch, (), unit, batched)
+        self._leaf = Leaf(epoch, (), unit, batched, again, start)
         self._again = again
         #: where the inputs begin that `again` numbers
         self._base = start
@@ -213,7 +213,8 @@ class StreamInlet(Inlet):
         self._count -= len(records)
         places = range(first, first + len(records))
         sieves = () if self._again is None else self._again.sieves(first - self._base, places)
-        trace = Trace(places, ((0, Leaf(self.epoch, self._shards_of(places)), first),), sieves)
+        leaf = Leaf(self.epoch, self._shards_of(places), again=self._again, first=self._base)
+        trace = Trace(places, ((0, leaf, first),), sieves)
         return Ticket(self.epoch, samples=records, places=places, trace=trace)
 
     def _shards_of(self, places: range) -> tuple[Shard, ...]:

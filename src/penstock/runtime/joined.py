@@ -19,7 +19,7 @@ from penstock.runtime.again import Again, Sieve
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.runtime.inlets import Inlet
-from penstock.runtime.marks import Came, Given, Mark, Record, Trace
+from penstock.runtime.marks import Came, Given, Mark, Record, Trace, place_from
 
 __all__ = ["JoinedInlet", "Queue", "Upstream"]
 
@@ -194,10 +194,13 @@ class JoinedInlet(Inlet):
         #: one output a step, so that the stream can be resumed behind every one without making any again
         self._singly = singly
         self._again = again
-        self._keeps = joint is not None and type(joint).held is not Joint.held
-        self._record: Record | None = None
         #: how many outputs the joint has made
         self._made = 0
+        self._keeps = joint is not None and type(joint).held is not Joint.held
+        self._record: Record | None = None
+        if again is not None and joint is not None:
+            self._record = self._recorded()
+            self._record.lost = [(segment, place_from(place)) for segment, place in again.feed.get("lost", ())]
 
     def available(self, most: int) -> int:
         while self._passed.count < most and not self._finished and self._step(most - self._passed.count):
@@ -248,6 +251,7 @@ class JoinedInlet(Inlet):
             queues[0].marks(joint.held) if self._keeps else (),
             self._made,
             names=self._names,
+            again=self._again,
         )
 
     def _pass(self, samples: list[Any], places: Sequence[Place], record: Record) -> None:

@@ -94,6 +94,8 @@ class Loader(Generic[T]):
         self._moment, self._moment_at = Moment(0), 0
         #: what is to be gone on with
         self._resumed: Moment | None = None
+        #: samples of a resumed epoch that were lost before, and are not tried again
+        self._lost_in, self._lost_ahead = -1, list[Any]()
         #: the last chunks: enough to tell where the stream stood some batches ago
         self._chunks: deque[_Handed] = deque(maxlen=_REMEMBERED)
         #: what has been read and not handed over yet: samples, and the places of all of its chunk
@@ -319,6 +321,8 @@ class Loader(Generic[T]):
         if handed.losses and handed.trace is not None:
             ahead = [one for one in handed.losses if handed.trace.rank(one.place, handed.places) > number]
             lost = [[one.segment, plain_place(one.place)] for one in ahead]
+        if handed.epoch == self._lost_in:
+            lost += self._lost_ahead
         return Moment(handed.epoch, handed.batch + number + 1, step, standing, lost)
 
     def load_state_dict(self, state: Any) -> None:
@@ -331,6 +335,7 @@ class Loader(Generic[T]):
         self._delivered = moment.batch
         self._step = moment.step
         self._resumed = moment if moment.at is not None else None
+        self._lost_in, self._lost_ahead = moment.epoch, moment.lost
         self._chunks.clear()
         self._stand(moment)
 

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.provenance import Passed, Place, path, root
+
+if TYPE_CHECKING:
+    from penstock.runtime.again import Again
 
 __all__ = [
     "Came",
@@ -29,6 +32,7 @@ __all__ = [
     "Origin",
     "Record",
     "Shard",
+    "Standing",
     "Trace",
     "Turn",
     "Turns",
@@ -56,6 +60,9 @@ class Leaf(NamedTuple):
     #: positions that belong together, and the segment that begins with them, where workers make the batches
     unit: int = 1
     batched: str = ""
+    #: what was to come when the epoch was resumed, as numbers from `first` on
+    again: Again | None = None
+    first: int = 0
 
     def plain(self, position: int) -> Plain:
         """What it takes to begin at `position`."""
@@ -103,6 +110,8 @@ class Record:
     next: Record | None = None
     #: what a composite calls its inputs
     names: tuple[str, ...] = ()
+    #: what was to come of the joint when the epoch was resumed
+    again: Again | None = None
 
 
 #: what some inputs of a ticket came from: their offset there, a joint's step, a chunk of the stage before
@@ -358,6 +367,10 @@ def plain(mark: Mark | Given, held: Sequence[Mark] = ()) -> Plain | None:
 
 
 def _plain_standing(standing: Standing) -> Plain:
+    ref = standing.ref
+    if ref.again is not None:
+        first, unit = (ref.first, ref.unit) if isinstance(ref, Leaf) else (0, 1)
+        ref.again.narrow(standing, first, unit)
     low = min(standing.wanted, default=standing.next)
     ref = standing.wanted.get(low, standing.ref)
     unit = 1
