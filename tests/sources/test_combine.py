@@ -4,6 +4,7 @@ from itertools import count, islice
 
 import pytest
 from tests.helpers import INLINE, any_layout, any_workers, few_layouts, plain, until_error
+from tests.sources.joints import check_saved_at_every_step, flat, started, steps, told_apart
 
 import penstock as ps
 
@@ -121,6 +122,15 @@ def test_a_failure_in_a_part_comes_at_its_place(layout):
 
 
 @any_workers
+def test_where_one_part_has_ended_and_another_fails_the_first_of_them_decides(layout):
+    bad = ps.from_sequence(range(20)).map(lambda x: 1 // (x - 9) or x, **layout.place)
+    nine = ps.from_iterable(lambda: range(9))
+    assert len(layout.run(ps.zip(nine, bad))) == 9
+    with ps.zip(bad, nine).loader(**layout.loader) as loader:
+        assert len(until_error(loader, ZeroDivisionError)[0]) == 9
+
+
+@any_workers
 def test_a_sample_skipped_in_a_part_is_counted_and_the_next_takes_its_place(layout):
     bad = ps.from_sequence(range(6)).map(lambda x: 1 // (x - 2) and x, on_error="skip", **layout.place)
     with ps.zip(ps.from_sequence("abcdef"), bad).loader(epochs=1, **layout.loader) as loader:
@@ -149,3 +159,15 @@ def test_what_is_no_pipeline_is_refused(combine):
         combine()
     with pytest.raises(ps.PlanError, match="takes pipelines, got list"):
         combine(ps.from_sequence([1]), [1, 2])
+
+
+@pytest.mark.parametrize("combine", [ps.zip, ps.concat])
+@pytest.mark.parametrize("lengths", [(6, 6), (4, 9), (9, 4, 7), (5,), (0, 3), (3, 0, 2), (0, 0)], ids=str)
+@pytest.mark.parametrize("most", [1, 3, 100])
+@pytest.mark.parametrize("arriving", [1, 4])
+def test_saved_after_any_step_they_go_on_with_the_same_rest(combine, lengths, most, arriving):
+    source = combine(*[ps.from_sequence([])] * len(lengths)).source
+    samples = {str(number): told_apart(str(number), n) for number, n in enumerate(lengths)}
+    check_saved_at_every_step(source, samples, most, arriving)
+    found, _ = flat(steps(*started(source, samples), most, arriving))
+    assert len(found) == (min(lengths) if combine is ps.zip else sum(lengths))

@@ -58,17 +58,26 @@ class ConcatSource(_Parts):
 
 class _Together(Joint):
     def __init__(self) -> None:
+        #: how many have been passed on, which is also the place of the next
         self.next = 0
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         count = min(most, *(one.count for one in inputs)) if len(inputs) > 1 else min(most, inputs[0].count)
         columns = [one.take(count)[0] for one in inputs]
         self.next += count
-        self.ended = any(one.ended and not one.count for one in inputs)
+        # The first part without a sample decides: should one have ended and another have failed, it must not
+        # matter who was heard of first.
+        self.ended = next((one.ended for one in inputs if not one.count), False)
         return list(zip(*columns, strict=True)), range(self.next - count, self.next)
 
     def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
-        return [number for number, one in enumerate(inputs) if not one.count and not one.ended]
+        return [number for number, one in enumerate(inputs) if not one.count][:1]
+
+    def save(self) -> Any:
+        return {"next": self.next}
+
+    def restore(self, saved: Any) -> None:
+        self.next = saved["next"]
 
 
 class _InTurn(Joint):
@@ -93,3 +102,10 @@ class _InTurn(Joint):
 
     def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
         return [self.current] if self.current < len(inputs) else []
+
+    def save(self) -> Any:
+        return {"next": self.next, "current": self.current}
+
+    def restore(self, saved: Any) -> None:
+        self.next = saved["next"]
+        self.current = saved["current"]
