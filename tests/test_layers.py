@@ -21,12 +21,14 @@ LAYERS = [
     ["executors.startup"],
     ["checks"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
+    # which samples of a source to use, and whose turn it is
+    ["indices", "turns"],
     ["executors.executor"],
     ["ops.op"],
     ["sources.source"],
-    # what ops and sources say and check alike: names of functions, fields, counts
-    ["ops.functions", "ops.fields"],
-    ["ops.call", "executors.threads"],
+    # what ops and sources say and check alike: names of functions, fields, counts, samples kept
+    ["ops.functions", "ops.fields", "ops.residents"],
+    ["ops.call", "ops.rows", "executors.threads"],
     ["ops.*", "sources.*", "executors.*"],
     ["ops", "sources", "executors"],
     ["stats"],

@@ -23,7 +23,10 @@ OPS = {
     "tap": ops.Tap,
     "batch": ops.Batch,
     "unbatch": ops.Unbatch,
+    "bucket": ops.Bucket,
+    "pack": ops.Pack,
     "shuffle": ops.Shuffle,
+    "resample": ops.Resample,
     "repeat": ops.Repeat,
     "take": ops.Take,
     "skip": ops.SkipFirst,
@@ -31,7 +34,7 @@ OPS = {
     "cache": ops.Cache,
     "prefetch": ops.Prefetch,
 }
-OTHER_METHODS = {"apply", "explain", "loader", "ops", "peek", "source"}
+OTHER_METHODS = {"apply", "explain", "loader", "ops", "peek", "source", "split"}
 
 
 def public_names(module):
@@ -62,7 +65,7 @@ def _documentable(value):
 
 @pytest.mark.parametrize("module", [ps, ops, testing], ids=lambda module: module.__name__)
 def test_all_names_exactly_what_is_public(module):
-    assert set(module.__all__) - {"ops"} == public_names(module)
+    assert set(module.__all__) - {"indices", "ops"} == public_names(module)
     assert list(module.__all__) == sorted(module.__all__, key=_as_ruff_sorts)
 
 
@@ -133,7 +136,10 @@ ARGUMENTS = {
     "tap": ((print,), {"star": True, "on_error": ps.Retry(2)}),
     "batch": ((3,), {"drop_last": True, "pad": 0}),
     "unbatch": ((), {}),
+    "bucket": (("x", [4]), {"size": [2, 1], "budget": 8, "pad": -1}),
+    "pack": ((8,), {"key": "x", "how": "fit", "eos": 0, "long": "drop"}),
     "shuffle": ((8,), {"seed": 4}),
+    "resample": (([1, 2],), {"replace": False, "n": 1}),
     "repeat": ((3,), {}),
     "take": ((3,), {}),
     "skip": ((3,), {}),
@@ -141,14 +147,18 @@ ARGUMENTS = {
     "cache": ((), {"max_bytes": 100}),
     "prefetch": ((3,), {}),
 }
+#: keywords that have no default
+REQUIRED = {"bucket": ["size"], "pack": ["key"]}
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_a_method_hands_every_argument_to_its_op(name):
     args, options = ARGUMENTS[name]
-    (made,) = getattr(ps.from_sequence([1]), name)(*args, **options).ops
+    *implied, made = getattr(ps.from_sequence([1]), name)(*args, **options).ops
     assert made == OPS[name](*args, **options)
-    assert made != OPS[name](*args) or not options
+    assert len(implied) == (name in ("bucket", "pack"))
+    required = {one: options[one] for one in REQUIRED.get(name, ())}
+    assert made != OPS[name](*args, **required) or not options
 
 
 def test_help_shows_what_a_method_does_and_takes():
@@ -157,7 +167,7 @@ def test_help_shows_what_a_method_does_and_takes():
     assert "workers" in text
 
 
-@pytest.mark.parametrize("name", ["from_arrays", "from_iterable", "from_sequence", "fake", "zip", "concat"])
+@pytest.mark.parametrize("name", ["from_arrays", "from_iterable", "from_sequence", "fake", "zip", "concat", "mix"])
 def test_a_function_that_makes_a_pipeline_shows_an_example_that_runs(name):
     assert ">>> " in getattr(ps, name).__doc__
 

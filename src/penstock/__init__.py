@@ -8,8 +8,8 @@
 [16 25]
 """
 
-from penstock import ops
-from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, zip
+from penstock import indices, ops
+from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, mix, zip
 from penstock.errors import (
     LengthUnknown,
     MissingExtra,
@@ -31,6 +31,7 @@ from penstock.pipeline import Pipeline
 from penstock.runtime.calls import SampleInfo
 from penstock.runtime.chunk import ErrorRecord
 from penstock.runtime.loader import Loader
+from penstock.runtime.ranks import merge_states
 
 __version__ = "0.1.0"
 
@@ -58,6 +59,9 @@ __all__ = [
     "from_arrays",
     "from_iterable",
     "from_sequence",
+    "indices",
+    "merge_states",
+    "mix",
     "ops",
     "per_worker",
     "zip",

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Literal, Protocol, TypeVar
 
 from penstock.pipeline import Pipeline
 from penstock.sources.arrays import ArraySource
 from penstock.sources.combine import ConcatSource, ZipSource
 from penstock.sources.fake import FakeSource
 from penstock.sources.iterable import IterableSource
+from penstock.sources.mix import MixSource
 from penstock.sources.sequence import SequenceSource
 
-__all__ = ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "zip"]
+__all__ = ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "mix", "zip"]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+#: what `mix` takes of each pipeline
+Component = Pipeline[T] | tuple[Pipeline[T], float | Fraction | Decimal]
 
 
 class Dataset(Protocol[T_co]):
@@ -100,3 +106,31 @@ def concat(*pipelines: Pipeline[T]) -> Pipeline[T]:
     [1, 2, 3]
     """
     return Pipeline(ConcatSource(pipelines))
+
+
+def mix(
+    components: Mapping[str, Component[T]] | Iterable[Component[T]],
+    *,
+    stop: Literal["first", "all", "cycle"] = "first",
+) -> Pipeline[T]:
+    """Samples of several pipelines, drawn in given proportions: ``mix({"a": (p, 0.7), "b": (q, 0.3)})``.
+
+    After any number of draws, each component has given its share of them, rounded down or up. Within
+    that bound the order is random, and new in every epoch: a fixed one would have a period, so that what
+    is taken from it at regular steps (every second sample, for one of two ranks) could be one
+    component's alone. Weights need not add up to 1, and are taken as written: 0.7 is seven tenths.
+    Without weights all are equal. The components of a list are called ``"0"``, ``"1"``, ...
+
+    ``stop`` says when the epoch ends:
+
+    * ``"first"``: when the first component cannot give its share any more;
+    * ``"all"``: when all have ended; the others go on in their proportions when one has;
+    * ``"cycle"``: when every component has been run through at least once. One that has ended before
+      begins again, as an epoch of its own: a shuffle in it has a new order.
+
+    >>> letters, numbers = from_sequence("abc"), from_sequence(range(100))
+    >>> data = mix({"letters": (letters, 0.25), "numbers": (numbers, 0.75)})
+    >>> len(data), sum(isinstance(sample, str) for sample in data)
+    (12, 3)
+    """
+    return Pipeline(MixSource(components, stop))

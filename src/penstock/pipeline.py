@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
@@ -11,13 +11,17 @@ from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Pool
 from penstock.ops import (
     Batch,
+    Bucket,
     Cache,
     Epoch,
     Filter,
     FlatMap,
     Map,
+    Pack,
     Prefetch,
     Repeat,
+    Resample,
+    Shard,
     Shuffle,
     SkipFirst,
     Take,
@@ -28,10 +32,12 @@ from penstock.ops.call import Retry
 from penstock.ops.op import Op
 from penstock.plan.explain import Explanation
 from penstock.plan.rules import Options, make_plan
+from penstock.plan.world import dealt, world_now
 from penstock.runtime.calls import SampleInfo
 from penstock.runtime.loader import Loader, known_length
 from penstock.runtime.peek import peek
 from penstock.sources.source import Source
+from penstock.sources.subset import split_source
 
 __all__ = ["Pipeline"]
 
@@ -326,9 +332,50 @@ class Pipeline(Generic[T]):
     def unbatch(self) -> Pipeline[Any]:
         return self._with(Unbatch())
 
+    @_as(Bucket)
+    def bucket(
+        self,
+        by: str | int | Callable[[T], Any],
+        bounds: Sequence[float],
+        *,
+        size: int | Sequence[int],
+        budget: float | None = None,
+        pad: Any = 0,
+    ) -> Pipeline[Any]:
+        return self._with(Bucket(by, bounds, size=size, budget=budget, pad=pad))
+
+    @_as(Pack)
+    def pack(
+        self,
+        length: int,
+        *,
+        key: str | int,
+        how: Literal["concat", "fit"] = "concat",
+        eos: float | None = None,
+        long: Literal["split", "truncate", "drop", "raise"] = "split",
+    ) -> Pipeline[dict[Any, Any]]:
+        return self._with(Pack(length, key=key, how=how, eos=eos, long=long))
+
     @_as(Shuffle)
     def shuffle(self, window: int | None = None, *, seed: int | None = None) -> Pipeline[T]:
         return self._with(Shuffle(window, seed=seed))
+
+    @_as(Resample)
+    def resample(
+        self, weights: Any = None, *, balance: Any = None, replace: bool = True, n: int | None = None
+    ) -> Pipeline[T]:
+        return self._with(Resample(weights, balance=balance, replace=replace, n=n))
+
+    @_as(Shard)
+    def shard(
+        self,
+        rank: int | None = None,
+        world: int | None = None,
+        *,
+        equal: Literal["drop", "wrap", "pad", False] | None = None,
+        steps: int | None = None,
+    ) -> Pipeline[T]:
+        return self._with(Shard(rank, world, equal=equal, steps=steps))
 
     @_as(Repeat)
     def repeat(self, times: int | None = None) -> Pipeline[T]:
@@ -377,8 +424,25 @@ class Pipeline(Generic[T]):
             raise PlanError(f"the function given to apply must return a Pipeline, got {type(made).__name__}")
         return made
 
+    def split(
+        self, fractions: Sequence[float], *, seed: int = 0, labels: Iterable[Any] | None = None
+    ) -> list[Pipeline[T]]:
+        """Divide the source's samples at random; a pipeline with the same ops over each of the parts.
+
+        The parts share no sample and leave none out. ``fractions`` add up to 1. With ``labels``, one per sample of
+        the source, every class is divided in these fractions. What is one per sample in an op, such as the
+        weights of ``resample``, belongs behind the split.
+
+        >>> import penstock as ps
+        >>> train, check = ps.from_sequence(range(10)).map(lambda x: x * x).split([0.8, 0.2])
+        >>> list(train), list(check)
+        ([1, 9, 16, 25, 36, 49, 64, 81], [0, 4])
+        """
+        return [Pipeline(part, self._ops) for part in split_source(self._source, fractions, seed, labels)]
+
     def _with(self, op: Op[Any, Any]) -> Pipeline[Any]:
-        return Pipeline(self._source, (*self._ops, op))
+        # bucket and pack group samples that were measured right before them.
+        return Pipeline(self._source, (*self._ops, *op.preceded_by, op))
 
     # ------------------------------------------------------------------ running
 
@@ -387,6 +451,7 @@ class Pipeline(Generic[T]):
         *,
         seed: int = 0,
         epochs: int | None = None,
+        state: Any = None,
         on: str | Pool | None = None,
         workers: Workers = None,
         inline: bool = False,
@@ -398,7 +463,8 @@ class Pipeline(Generic[T]):
         """A loader that runs this pipeline, epoch after epoch.
 
         ``seed`` decides all random choices. ``epochs`` is how many will be read, so that none is
-        begun in vain. ``on`` and ``workers`` place what has no placement. ``inline=True`` runs
+        begun in vain. ``state`` is one that ``loader.state_dict()`` gave: the first epoch goes on
+        from there. ``on`` and ``workers`` place what has no placement. ``inline=True`` runs
         everything in the calling thread, for a debugger. ``isolate=True`` runs everything in a
         process of its own, so that the loader's Python never takes the interpreter lock from the
         training step. ``memory="2GB"`` bounds the bytes of all samples on their way. A batch that
@@ -409,6 +475,7 @@ class Pipeline(Generic[T]):
             self,
             seed=seed,
             epochs=epochs,
+            state=state,
             on=on,
             workers=workers,
             inline=inline,
@@ -446,7 +513,7 @@ class Pipeline(Generic[T]):
 
     def explain(self) -> Explanation:
         """How the pipeline will run: stages, what was fused and why, workers, bounds. Print it."""
-        return Explanation(make_plan(self, Options()))
+        return Explanation(make_plan(dealt(self, world_now()), Options()))
 
     # ------------------------------------------------------------------ as a value
 
@@ -459,4 +526,5 @@ class Pipeline(Generic[T]):
         return hash((id(self._source), len(self._ops)))
 
     def __repr__(self) -> str:
-        return ".".join([self._source.label, *(op.label for op in self._ops)])
+        written = [op.label for op in self._ops if not op.implied]
+        return ".".join([self._source.label, *written])

@@ -17,7 +17,19 @@ from collections.abc import Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
-__all__ = ["Passed", "Place", "chosen", "counter", "extended", "joined", "last_root", "origin", "path", "root", "weight"]
+__all__ = [
+    "Passed",
+    "Place",
+    "chosen",
+    "counter",
+    "extended",
+    "joined",
+    "last_root",
+    "origin",
+    "path",
+    "root",
+    "weight",
+]
 
 Place = Any
 
@@ -142,10 +154,10 @@ def joined(parts: Sequence[Sequence[Place]]) -> Sequence[Place]:
         return parts[0]
     first = parts[0]
     if isinstance(first, range):
-        stop = first.stop
+        start, step, count = first.start, first.step, len(first)
         for part in parts[1:]:
-            if not isinstance(part, range) or part.start != stop:
+            if not isinstance(part, range) or part.step != step or part.start != start + count * step:
                 return list(chain.from_iterable(parts))
-            stop = part.stop
-        return range(first.start, stop)
+            count += len(part)
+        return range(start, start + count * step, step)
     return list(chain.from_iterable(parts))

@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.errors import RaggedBatch
 
-__all__ = ["fields_of", "nbytes", "read_only", "rebuilt", "stacked", "unstacked"]
+__all__ = ["fields_of", "leaf_array", "nbytes", "read_only", "rebuilt", "stacked", "unstacked"]
 
 _NUMBERS = (int, float, complex, bool, np.number, np.bool_)
 #: plain numbers, and the kind of array they make when all are alike
@@ -67,7 +67,7 @@ def _tensor_array(tensor: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _leaf_array(value: Any) -> np.ndarray[Any, Any] | None:
+def leaf_array(value: Any) -> np.ndarray[Any, Any] | None:
     """`value` as an array if it is stackable: an array, a number, a tensor or a list of numbers."""
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
@@ -138,7 +138,7 @@ class _Stacking:
         fill = self.by_field.get(path) if self.by_field is not None else pad
         if set(map(type, values)) <= {int, float, bool}:
             return _numbers(values), None
-        arrays = [_leaf_array(value) for value in values]
+        arrays = [leaf_array(value) for value in values]
         if any(array is None for array in arrays):
             self._check_lists(values, path)
             return list(values), None

@@ -1,6 +1,7 @@
 """Ops as frozen values: ``pipeline.apply(ops.Map(fn))`` is ``pipeline.map(fn)``."""
 
 from penstock.ops.batch import Batch
+from penstock.ops.bucket import Bucket
 from penstock.ops.cache import Cache
 from penstock.ops.call import Retry
 from penstock.ops.epoch import Epoch
@@ -8,8 +9,11 @@ from penstock.ops.filter import Filter
 from penstock.ops.flat_map import FlatMap
 from penstock.ops.map import Map
 from penstock.ops.op import Effect, Joint, Op, Order
+from penstock.ops.pack import Pack
 from penstock.ops.prefetch import Prefetch
 from penstock.ops.repeat import Repeat
+from penstock.ops.resample import Resample
+from penstock.ops.shard import Shard
 from penstock.ops.shuffle import Shuffle
 from penstock.ops.skip import SkipFirst
 from penstock.ops.take import Take
@@ -18,6 +22,7 @@ from penstock.ops.unbatch import Unbatch
 
 __all__ = [
     "Batch",
+    "Bucket",
     "Cache",
     "Effect",
     "Epoch",
@@ -27,9 +32,12 @@ __all__ = [
     "Map",
     "Op",
     "Order",
+    "Pack",
     "Prefetch",
     "Repeat",
+    "Resample",
     "Retry",
+    "Shard",
     "Shuffle",
     "SkipFirst",
     "Take",

@@ -47,6 +47,7 @@ class Batch(Op[Sample, Any]):
     effect: ClassVar[Effect] = Effect.REGROUPS
     blocking = True
     joined = True
+    holds_back = True
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, (int, np.integer)):

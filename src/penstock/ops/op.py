@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from penstock.executors.executor import Placement
 from penstock.provenance import Place
 
-__all__ = ["LOST", "Effect", "Input", "Joint", "Key", "Length", "Op", "Order", "RunInfo"]
+__all__ = ["LOST", "Effect", "Input", "Joint", "Key", "Length", "Op", "Order", "RunInfo", "Share"]
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -145,6 +145,8 @@ class Joint(ABC):
     hoards: str = ""
     #: starts its inputs itself, by `Input.renew`; otherwise they start with the epoch
     opens_inputs: ClassVar[bool] = False
+    #: so many of its next outputs were delivered before a resume, and will be left out
+    replays: int = 0
 
     @abstractmethod
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
@@ -183,6 +185,22 @@ class Order(ABC):
         self, epoch: int, positions: NDArray[np.int64], n: int, key: Key
     ) -> tuple[int | NDArray[np.int64], NDArray[np.int64]]:
         """The upstream's epoch (one, or one each) and positions that stand at `positions`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What an op that `parts` is told when a loader is made."""
+
+    rank: int
+    world: int
+    #: how many samples should go to a rank at once: a batch, where one is made further on
+    block: int
+    #: why the ranks do not get as many samples by themselves; nothing if all other ops keep the count
+    uneven: str
+    #: how many samples come, if that is known
+    length: Length
+    #: whether any of them can be read
+    indexed: bool
 
 
 class Op(ABC, Generic[In, Out]):
@@ -229,8 +247,18 @@ class Op(ABC, Generic[In, Out]):
     endless: bool = False
     #: its joint goes on in the next epoch where it stood, with the same inputs
     carries: bool = False
+    #: its joint only holds samples back for a while, and passes them on when no more come
+    holds_back: bool = False
     #: serves again what it has seen; `store` makes what it keeps
     remembers: bool = False
+    #: ops that have to stand before it, and are added with it
+    preceded_by: Sequence[Op[Any, Any]] = ()
+    #: was added with another op
+    implied: ClassVar[bool] = False
+    #: stands for the part of one rank; `deal` says what that is, once the rank is known
+    parts: bool = False
+    #: what came of that: positions are dealt to ranks in blocks
+    deals: Any = None
 
     @property
     def title(self) -> str:
@@ -285,6 +313,10 @@ class Op(ABC, Generic[In, Out]):
     def store(self) -> Any:
         """For an op that `remembers`: a new, empty `Store`."""
         return None
+
+    def deal(self, share: Share) -> tuple[Sequence[Op[Any, Any]], Sequence[Op[Any, Any]]]:
+        """For an op that `parts`: the ops that stand in its place, and those behind all others."""
+        return (self,), ()
 
     def group_size(self) -> int | None:
         """For REGROUPS: the number of samples in a group, if that never varies."""

@@ -36,6 +36,7 @@ class Shuffle(Op[In, In]):
     seed: int | None = None
 
     verb = "shuffle"
+    holds_back = True
     effect: ClassVar[Effect] = Effect.PASSES
 
     def __post_init__(self) -> None:

@@ -54,6 +54,8 @@ class Indexed:
 
     source: IndexedSource
     orders: tuple[tuple[Order, Step], ...] = ()
+    #: positions are dealt to ranks
+    dealt: Step | None = None
     children: tuple[Stage, ...] = ()
 
 
@@ -135,6 +137,8 @@ class Stage:
     def all_steps(self) -> list[Step]:
         """Every op of the stage, those that only change the order included."""
         orders = [step for _, step in self.feed.orders] if isinstance(self.feed, Indexed) else []
+        if isinstance(self.feed, Indexed) and self.feed.dealt is not None:
+            orders.append(self.feed.dealt)
         joint = [self.feed.step] if isinstance(self.feed, Joined) and self.feed.step is not None else []
         steps = {step.number: step for step in [*orders, *joint, *self.steps]}
         return [steps[number] for number in sorted(steps)]

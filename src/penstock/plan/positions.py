@@ -27,9 +27,11 @@ class Positions:
     orders: list[Step] = field(default_factory=list)
     #: the cache that keeps single samples, if there is one
     cache: Step | None = None
+    #: what deals the positions to ranks
+    dealt: Step | None = None
 
     def __contains__(self, step: Step) -> bool:
-        return any(step is one for one in self.orders)
+        return step is self.dealt or any(step is one for one in self.orders)
 
 
 def on_positions(flow: Flow, steps: list[Step]) -> Positions:
@@ -50,6 +52,10 @@ def on_positions(flow: Flow, steps: list[Step]) -> Positions:
                 continue
             if not op.joined:
                 raise _no_random_access(op, why)
+        if op.deals is not None and not lost:
+            found.dealt = step
+            lost = f"{op.label} leaves only some of the positions"
+            continue
         if op.remembers and not lost and found.cache is None and _in_one_place(before):
             found.cache = step
         elif op.joined or op.effect is Effect.REGROUPS or op.interleave > 1:

@@ -91,7 +91,6 @@ class _Maker:
         self.notes: list[str] = []
         self.count = 0
         self.labels: Counter[str] = Counter()
-        self.titles: Counter[str] = Counter()
         self.steps = 0
         self.sites = 0
         self.pooled: dict[int, Site] = {}
@@ -106,7 +105,7 @@ class _Maker:
         A part of another pipeline has a default place, and a `path` that names it.
         """
         top = default is None
-        steps = self._numbered(flow.ops)
+        steps = self._numbered(flow.ops, path)
         sites = self._placed(flow, steps, default)
         children = []
         if isinstance(flow.source, Composite):
@@ -126,12 +125,14 @@ class _Maker:
                 draft = self._added(draft, step, sites[number + 1])
         return self._finished(draft)
 
-    def _numbered(self, ops: tuple[Op[Any, Any], ...]) -> list[Step]:
+    def _numbered(self, ops: tuple[Op[Any, Any], ...], path: str) -> list[Step]:
+        """The ops with their keys. Those of a part hang on its name, and so not on what other parts there are."""
         steps = []
+        titles: Counter[str] = Counter()
         for op in ops:
-            self.titles[op.title] += 1
-            seen = self.titles[op.title]
-            steps.append(Step(op, self.steps, op.title if seen == 1 else f"{op.title}#{seen}"))
+            titles[op.title] += 1
+            seen = titles[op.title]
+            steps.append(Step(op, self.steps, f"{path}{op.title}" if seen == 1 else f"{path}{op.title}#{seen}"))
             self.steps += 1
         return steps
 
@@ -205,10 +206,11 @@ class _Maker:
         feed: Feed
         if isinstance(source, Composite):
             names = tuple(name for name, _ in source.parts)
-            feed = Joined(tuple(children), None, source, f"{source.verb}{self.count}", names)
+            feed = Joined(tuple(children), None, source, f"{path}{source.verb}", names)
         elif isinstance(source, IndexedSource):
             orders = [(step.op.order(), step) for step in positions.orders]
-            feed = Indexed(source, tuple((order, step) for order, step in orders if order is not None))
+            known = tuple((order, step) for order, step in orders if order is not None)
+            feed = Indexed(source, known, positions.dealt)
         elif isinstance(source, StreamSource):
             feed = Streamed(source)
         else:
@@ -218,6 +220,8 @@ class _Maker:
             draft.reasons += _how_read(source, find_executor(site.kind).remote)
         for step in positions.orders:
             draft.reasons.append(f"{step.op.label} is computed from the position, nothing is stored")
+        if positions.dealt is not None:
+            draft.reasons.append(_how_dealt(positions.dealt.op.deals))
         if isinstance(source, StreamSource):
             if find_executor(site.kind).remote:
                 return self._opening_here(draft, place)
@@ -380,6 +384,17 @@ def _how_read(source: IndexedSource, remote: bool) -> list[str]:
         size = f"{source.heap_bytes / 1e6:,.0f} MB"
         reasons.append(f"{size} of arrays are copied into shared memory once; all processes look at that")
     return reasons
+
+
+def _how_dealt(deals: Any) -> str:
+    """Which positions this rank gets."""
+    if deals.world == 1:
+        return "there is one rank, which gets all positions"
+    what = "sample" if deals.block == 1 else f"block of {deals.block}"
+    rest = {"drop": "; a last round that is not full is dropped", False: ""}.get(
+        deals.equal, "; the last round is filled up with the first samples"
+    )
+    return f"rank {deals.rank} gets every {deals.world}th {what} of the epoch{rest}; no other position is read"
 
 
 def _carrying(stage: Stage) -> Op[Any, Any] | None:

@@ -49,11 +49,12 @@ class CountVaried(Exception):
 
 @dataclass(slots=True)
 class Ticket:
-    """A piece of work: positions ``first`` to ``last`` of the epoch, or the samples themselves."""
+    """A piece of work: positions ``first`` to ``last`` of the epoch (every ``step``-th), or samples."""
 
     epoch: int
     first: int = 0
     last: int = 0
+    step: int = 1
     samples: list[Any] | None = None
     places: Sequence[Place] = ()
     #: the upstream ended in this; the ticket only carries it to its place in the order
@@ -66,9 +67,14 @@ class Ticket:
     trace: Trace | None = None
 
     @property
+    def positions(self) -> range:
+        """What is to be read."""
+        return range(self.first, self.last, self.step)
+
+    @property
     def count(self) -> int:
         """How many samples go in."""
-        return self.last - self.first if self.samples is None else len(self.samples)
+        return len(self.positions) if self.samples is None else len(self.samples)
 
 
 @dataclass(slots=True)

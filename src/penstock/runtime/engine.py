@@ -129,11 +129,17 @@ class Engine:
     # ------------------------------------------------------------------ epochs
 
     def enter(
-        self, epoch: int, saved: dict[str, Any] | None = None, lost: list[Any] | None = None, ahead: bool = False
+        self,
+        epoch: int,
+        saved: dict[str, Any] | None = None,
+        lost: list[Any] | None = None,
+        part: dict[str, Any] | None = None,
+        ahead: bool = False,
     ) -> Run:
         """Make `epoch` the one that is read: the one begun early, if it is that, or a new one.
 
-        Where it was `saved`, it is gone on with from there, without what was `lost` further on.
+        Where it was `saved`, it is gone on with from there, without what was `lost` further on; `part`
+        is what rank of what world goes on, where that is not this one.
 
         Workers are started by the reader when it has nothing to read, so at once only if it will not
         read yet: `ahead`.
@@ -142,11 +148,11 @@ class Engine:
         with LOCK:
             garbage = self._leave()
             run, self.upcoming = self.upcoming, None
-            if run is not None and (run.epoch != epoch or saved is not None):
+            if run is not None and (run.epoch != epoch or saved is not None or part):
                 garbage += run.cancel()
                 run = None
             if run is None:
-                run = Run(self, epoch, saved, lost)
+                run = Run(self, epoch, saved, lost, part)
             run.current = True
             self.current = run
             for crew in self.crews.values():
@@ -270,6 +276,9 @@ class Engine:
                     out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + value
                 out[f"{name}.occupancy"] = counters.occupancy
                 out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
+            for memo in self.memos.values():
+                for part, count in memo.get("mix.samples", {}).items():
+                    out[f"mix.{part}.samples"] = out.get(f"mix.{part}.samples", 0) + count
         return out
 
     # ------------------------------------------------------------------ what workers call

@@ -7,10 +7,11 @@ everything else is bookkeeping.
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -23,7 +24,7 @@ from penstock.runtime.marks import Leaf, Shard, Trace
 from penstock.runtime.sizing import TARGET_S
 from penstock.sources.source import StreamSource
 
-__all__ = ["Inlet", "PositionInlet", "Pulled", "StreamInlet"]
+__all__ = ["Inlet", "Part", "PositionInlet", "Pulled", "StreamInlet"]
 
 
 #: a record that takes longer was waited for
@@ -32,6 +33,8 @@ _SWIFT_S = 25e-6
 _TRUSTED = 32
 #: with so many samples left, nobody has to share yet
 _MANY = 1 << 40
+#: positions of an epoch that never ends
+_ENDLESS = 1 << 62
 
 
 class Inlet(ABC):
@@ -92,7 +95,7 @@ class Inlet(ABC):
 
 
 class PositionInlet(Inlet):
-    """Positions of an indexed source, in whole units."""
+    """Positions of an indexed source, in whole units: all of them, or the part of one rank."""
 
     def __init__(
         self,
@@ -103,55 +106,122 @@ class PositionInlet(Inlet):
         batched: str = "",
         start: int = 0,
         again: Again | None = None,
+        part: Part | None = None,
     ) -> None:
         self.epoch = epoch
         self.unit = unit
         self.failure = None
         self.losses = []
-        self._leaf = Leaf(epoch, (), unit, batched, again, start)
         self._again = again
         #: where the inputs begin that `again` numbers
         self._base = start
-        stop: float = length if length is not None else 0
-        #: what is to be read, the last of it first
-        self._ranges: list[tuple[int, float]] = [(start + (again.next if again is not None else 0) * unit, stop)]
-        if again is not None:
-            for run in reversed(again.wanted):
-                self._ranges.append((start + run.start * unit, min(start + run.stop * unit, stop)))
-        self._next, self._stop = self._ranges.pop()
+        in_step = part is not None and part.deals.keeps
+        self._leaf = Leaf(
+            epoch,
+            (),
+            unit,
+            batched,
+            again,
+            start,
+            part.round_size if part is not None and in_step else 1,
+            part.deals.block if part is not None and in_step else 1,
+        )
+        stop = _ENDLESS if length == math.inf else int(length or 0)
+        #: what is still to be read, and the part of it that tickets are cut from
+        self._ranges = self._to_come(start, stop, part)
+        self._now = range(0)
 
-    def _left(self) -> float:
+    def _to_come(self, start: int, stop: int, part: Part | None) -> Iterator[range]:
+        again, unit = self._again, self.unit
+        first = start
+        if again is not None:
+            for run in again.wanted:
+                # What is wanted of a part are single positions of it, so nothing has to be dealt again.
+                yield range(start + run.start * unit, min(start + run.stop * unit, stop))
+            first += again.next * unit
+        if part is None:
+            yield range(first, stop)
+        else:
+            yield from part.ranges(first, stop)
+
+    def _left(self) -> int:
         """How much there is left of this range; goes on to the next one at its end."""
-        while self._next >= self._stop and self._ranges:
-            self._next, self._stop = self._ranges.pop()
-        return max(self._stop - self._next, 0)
+        while not self._now:
+            found = next(self._ranges, None)
+            if found is None:
+                return 0
+            self._now = found
+        return len(self._now)
 
     def available(self, most: int) -> int:
-        return int(min(most * self.unit, self._left()))
+        return min(most * self.unit, self._left())
 
     def share(self, workers: int, usual: int) -> int:
         left = self._left()
         if workers == 1 or left > _MANY:
             return sys.maxsize
-        return _shared(-(-int(left) // self.unit), workers, usual)
+        return _shared(-(-left // self.unit), workers, usual)
 
     def cut(self, count: int) -> Ticket:
-        first = self._next
-        self._next = last = first + count
-        positions = range(first, last)
-        trace = Trace(positions, ((0, self._leaf, first),), self._sieves(positions), self.unit)
-        return Ticket(self.epoch, first, last, trace=trace)
+        positions, self._now = self._now[:count], self._now[count:]
+        trace = Trace(positions, ((0, self._leaf, 0),), self._sieves(positions), self.unit)
+        return Ticket(self.epoch, positions.start, positions.stop, positions.step, trace=trace)
 
     def _sieves(self, positions: range) -> tuple[Sieve, ...]:
         if self._again is None:
             return ()
         unit = self.unit
-        groups = [positions[at : at + unit] for at in range(0, len(positions), unit)] if unit > 1 else positions
-        return self._again.sieves((positions.start - self._base) // unit, groups)
+        if unit > 1:
+            groups = [positions[at : at + unit] for at in range(0, len(positions), unit)]
+            return self._again.sieves((positions.start - self._base) // unit, groups)
+        out: tuple[Sieve, ...] = ()
+        if positions.step == 1:
+            return self._again.sieves(positions.start - self._base, positions)
+        for position in positions:
+            out += self._again.sieves(position - self._base, range(position, position + 1))
+        return out
 
     @property
     def ended(self) -> bool:
         return not self._left()
+
+
+class Part:
+    """The part of the positions that one rank gets, dealt in blocks from `base` on, as far as `until`.
+
+    >>> from penstock.ops.shard import Portion
+    >>> part = Part(Portion(1, 2, block=3, equal="drop"), 0)
+    >>> list(part.ranges(0, 14)), list(part.ranges(4, 14))
+    ([range(3, 6), range(9, 12)], [range(4, 6), range(9, 12)])
+    """
+
+    def __init__(self, deals: Any, base: int, until: int | None = None) -> None:
+        self.deals = deals
+        self.base = base
+        self.until = until
+
+    @property
+    def round_size(self) -> int:
+        """How many positions all ranks get in one round."""
+        size: int = self.deals.block * self.deals.world
+        return size
+
+    def ranges(self, first: int, n: int) -> Iterator[range]:
+        """The rank's positions from `first` on, of `n` in all."""
+        deals, base = self.deals, self.base
+        stop = int(deals.stop(n, base))
+        if self.until is not None:
+            stop = min(stop, self.until)
+        offset = base + deals.rank * deals.block
+        number = max(0, (first - offset) // self.round_size)
+        if deals.block == 1:
+            start = offset + number * self.round_size
+            yield range(start if start >= first else start + self.round_size, stop, self.round_size)
+            return
+        for start in range(offset + number * self.round_size, stop, self.round_size):
+            block = range(max(start, first), min(start + deals.block, stop))
+            if block:
+                yield block
 
 
 def _shared(left: int, workers: int, usual: int) -> int:
@@ -214,7 +284,7 @@ class StreamInlet(Inlet):
         places = range(first, first + len(records))
         sieves = () if self._again is None else self._again.sieves(first - self._base, places)
         leaf = Leaf(self.epoch, self._shards_of(places), again=self._again, first=self._base)
-        trace = Trace(places, ((0, leaf, first),), sieves)
+        trace = Trace(places, ((0, leaf, 0),), sieves)
         return Ticket(self.epoch, samples=records, places=places, trace=trace)
 
     def _shards_of(self, places: range) -> tuple[Shard, ...]:

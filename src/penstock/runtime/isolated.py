@@ -56,12 +56,13 @@ _runs = count(1)
 class _Run:
     """One epoch, as the reader sees it."""
 
-    def __init__(self, epoch: int, saved: Any = None, lost: Any = None) -> None:
+    def __init__(self, epoch: int, saved: Any = None, lost: Any = None, part: Any = None) -> None:
         self.number = next(_runs)
         self.epoch = epoch
         #: where it is to be begun: what the loader said, and later what the process told
         self.saved = saved
         self.lost = lost
+        self.part = part
         #: chunks of this epoch that the process has sent
         self.chunks = 0
         self.ended = False
@@ -127,13 +128,18 @@ class Isolated:
     # ------------------------------------------------------------------ epochs
 
     def enter(
-        self, epoch: int, saved: dict[str, Any] | None = None, lost: list[Any] | None = None, ahead: bool = False
+        self,
+        epoch: int,
+        saved: dict[str, Any] | None = None,
+        lost: list[Any] | None = None,
+        part: dict[str, Any] | None = None,
+        ahead: bool = False,
     ) -> _Run:
         """Make `epoch` the one that is read, from where it was `saved`."""
         self._check_open()
         if self._current is not None:
             self.leave(self._current)
-        run = self._current = _Run(epoch, saved, lost)
+        run = self._current = _Run(epoch, saved, lost, part)
         try:
             self._begin(run)
         except Gone:
@@ -142,7 +148,7 @@ class Isolated:
 
     def _begin(self, run: _Run) -> None:
         line = self._connected()
-        line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, run.saved, run.lost))
+        line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, run.saved, run.lost, run.part))
 
     def leave(self, run: _Run, whole: bool = False) -> None:
         """The epoch is over for the reader."""

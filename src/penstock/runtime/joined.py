@@ -45,8 +45,10 @@ class Upstream(Protocol):
 class Queue:
     """Samples in the order of delivery, with their places: an `Input` of a joint."""
 
-    def __init__(self, upstream: Upstream | None = None, *, keeps: bool = False) -> None:
+    def __init__(self, upstream: Upstream | None = None, *, segment: str = "", keeps: bool = False) -> None:
         self.upstream = upstream
+        #: the segment whose samples wait here
+        self.segment = segment
         self.count = 0
         self.ended = False
         self.epoch = -1
@@ -104,13 +106,15 @@ class Queue:
         """A chunk of the upstream. What it lost is remembered, and leaves gaps where samples were before."""
         samples, places, origin = chunk.samples, chunk.places, chunk.trace
         if chunk.losses and origin is not None:
-            ranks = [origin.rank(record.place, places) for record in chunk.losses]
-            if self.replaying:
-                samples, places = _with_gaps(samples, places, chunk.losses, ranks)
             first = self.taken + self.count
-            self.lost += sorted(
-                ((first + rank, one) for rank, one in zip(ranks, chunk.losses, strict=True)), key=lambda x: x[0]
-            )
+            own = [one for one in chunk.losses if one.segment == self.segment]
+            ranks = [origin.rank(one.place, places) for one in own]
+            if self.replaying:
+                samples, places = _with_gaps(samples, places, own, ranks)
+            # What was lost further up left no gap here.
+            lost = [(first, one) for one in chunk.losses if one.segment != self.segment]
+            lost += [(first + rank, one) for rank, one in zip(ranks, own, strict=True)]
+            self.lost += sorted(lost, key=lambda one: one[0])
         self.replaying = max(0, self.replaying - len(samples))
         self.add(samples, places, origin)
 
@@ -212,7 +216,12 @@ class JoinedInlet(Inlet):
         if self.joint is None:
             return self._pass_on()
         record = self._record = self._record or self._recorded()
-        samples, places = self.joint.step(self.queues, 1 if self._singly else most)
+        try:
+            samples, places = self.joint.step(self.queues, 1 if self._singly else most)
+        except Exception as exc:
+            self.failure = Failure(exc)
+            self._finished = True
+            return True
         self._finished = self.joint.ended
         if samples:
             record.outputs = len(samples)
@@ -225,7 +234,7 @@ class JoinedInlet(Inlet):
         if samples or self._finished:
             return True
         allowed = self.budget.allowed
-        if self.joint.hoards and allowed is not None and self.held_bytes > allowed and self.queues[0].count > 1:
+        if self.joint.hoards and allowed is not None and self.held_bytes > allowed and self._here > 1:
             self._overflow(self.joint.hoards, allowed)
             return True
         moved = False
@@ -268,9 +277,8 @@ class JoinedInlet(Inlet):
                     self._passed.add([sample], places[at : at + 1], record, at)
 
     def _overflow(self, hoards: str, allowed: int) -> None:
-        held = sum(queue.count for queue in self.queues)
         exc = PlanError(
-            f"{hoards} holds {self.held_bytes:,} bytes after {held} samples, more than memory={allowed:,}; "
+            f"{hoards} holds {self.held_bytes:,} bytes after {self._here} samples, more than memory={allowed:,}; "
             "make it smaller, or allow more"
         )
         self.failure = Failure(exc)

@@ -11,10 +11,12 @@ from time import perf_counter
 from typing import Any, Generic, Self, TypeVar, cast
 
 from penstock.checks import whole_number
-from penstock.errors import LengthUnknown, PenstockError, PlanError
+from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool
+from penstock.plan.plan import Indexed
 from penstock.plan.rules import Options, flow_length
+from penstock.plan.world import World, dealt, portion_of, world_now
 from penstock.provenance import Place, root, weight
 from penstock.runtime.budget import parse_bytes
 from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
@@ -23,6 +25,7 @@ from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit
 from penstock.runtime.isolated import Isolated
 from penstock.runtime.marks import plain_place
+from penstock.runtime.ranks import merge_states
 from penstock.runtime.run import Run
 from penstock.runtime.state import Moment, read
 from penstock.sources.source import Flow
@@ -65,6 +68,7 @@ class Loader(Generic[T]):
         memory: int | str | None = None,
         timeout_s: float | None = None,
         max_errors: float | None = None,
+        world: World | None = None,
     ) -> None:
         if timeout_s is not None and not timeout_s > 0:
             raise PlanError(f"loader(timeout_s=) must be positive, got {timeout_s!r}")
@@ -75,7 +79,10 @@ class Loader(Generic[T]):
             find_executor(asked.kind)
         self._timeout_s = timeout_s
         self._limit = ErrorLimit(max_errors)
+        #: what the user has made, and what of it this rank runs
         self._flow = flow
+        flow = dealt(flow, world or world_now(), needs_shard=True)
+        self._deals = portion_of(flow)
         if isolate and inline:
             raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
         kind = Isolated if isolate else Engine
@@ -91,9 +98,11 @@ class Loader(Generic[T]):
         #: batches handed over by this loader, in all
         self._handed = 0
         #: where it stands as long as nothing more is handed over, and how many were before
-        self._moment, self._moment_at = Moment(0), 0
+        self._moment, self._moment_at = self._start_of(0), 0
         #: what is to be gone on with
         self._resumed: Moment | None = None
+        #: whose part of the epoch is being delivered, and what is to come behind it
+        self._running, self._pending = self._own_part(), list[dict[str, Any]]()
         #: samples of a resumed epoch that were lost before, and are not tried again
         self._lost_in, self._lost_ahead = -1, list[Any]()
         #: the last chunks: enough to tell where the stream stood some batches ago
@@ -115,23 +124,50 @@ class Loader(Generic[T]):
         """One epoch. A new iteration ends the one before."""
         self._end_iteration()
         moment, self._resumed = self._resumed, None
+        self._running, self._pending = self._own_part(), []
+        if moment is not None:
+            self._running, self._pending = moment.running, list(moment.pending)
         iteration = _Iteration(self._entered(moment))
         first = None
-        if moment is not None and moment.at is not None:
+        if moment is not None:
             # All of it may have been delivered before the state was saved, and an epoch is never empty for that.
-            first = self._engine.read(iteration.run, self._timeout_s)
+            first = self._read(iteration)
             if first is None:
                 self._engine.leave(iteration.run, whole=True)
                 self._next_epoch += 1
+                self._running = self._own_part()
                 moment = None
                 iteration = _Iteration(self._entered(None))
         run = iteration.run
         self._epoch = run.epoch
         self._next_epoch = run.epoch + 1
         self._delivered = moment.batch if moment is not None else 0
-        self._stand(moment or Moment(run.epoch, carried=self._engine.carrying()))
+        self._stand(moment or self._start_of(run.epoch))
         self._iteration = iteration
         return self._batches(iteration, first)
+
+    def _read(self, iteration: _Iteration) -> Chunk | None:
+        """The next chunk of the epoch; goes on to what other ranks had left, if that falls to this one."""
+        while True:
+            chunk = self._engine.read(iteration.run, self._timeout_s)
+            if chunk is not None or iteration.ended or not self._pending:
+                return chunk
+            then = self._pending.pop(0)
+            self._running = then["part"]
+            epoch = iteration.run.epoch
+            self._engine.leave(iteration.run, whole=True)
+            iteration.run = self._engine.enter(epoch, then["at"], then["lost"], then["part"])
+
+    def _own_part(self) -> dict[str, Any]:
+        """The part of this rank, where ranks do not deliver in step."""
+        if self._deals is None or self._deals.keeps:
+            return {}
+        return {"rank": self._deals.rank, "world": self._deals.world, "base": 0}
+
+    def _start_of(self, epoch: int) -> Moment:
+        own = self._own_part()
+        part = {name: own[name] for name in ("rank", "world")} if own else {}
+        return Moment(epoch, carried=self._engine.carrying(), part=part, running=own)
 
     def _entered(self, moment: Moment | None) -> Run:
         run, self._started = self._started, None
@@ -139,7 +175,7 @@ class Loader(Generic[T]):
             return run
         if moment is None:
             return self._engine.enter(self._next_epoch)
-        return self._engine.enter(self._next_epoch, moment.at, moment.lost)
+        return self._engine.enter(self._next_epoch, moment.at, moment.lost, moment.running)
 
     def _batches(self, iteration: _Iteration, first: Chunk | None) -> Iterator[T]:
         """Hands batches over one by one; what has been handed over is no longer held here."""
@@ -147,13 +183,17 @@ class Loader(Generic[T]):
         resumed = perf_counter()
         whole = False
         try:
-            while (chunk := first or engine.read(iteration.run, self._timeout_s)) is not None:
+            while (chunk := first or self._read(iteration)) is not None:
                 first = None
                 failure = self._account(chunk)
                 samples = chunk.samples
                 self._in_hand = samples, chunk.places
                 if samples:
-                    self._chunks.append(_Handed(chunk, iteration.run.epoch, self._delivered, self._handed))
+                    self._chunks.append(
+                        _Handed(
+                            chunk, iteration.run.epoch, self._delivered, self._handed, self._running, self._pending
+                        )
+                    )
                 samples.reverse()
                 while samples:
                     self._delivered += 1
@@ -176,7 +216,7 @@ class Loader(Generic[T]):
             if not iteration.ended:
                 iteration.ended = True
                 if whole:
-                    self._stand(Moment(iteration.run.epoch + 1, carried=engine.carrying()))
+                    self._stand(self._start_of(iteration.run.epoch + 1))
                 engine.leave(iteration.run, whole)
 
     def _account(self, chunk: Chunk) -> Failure | None:
@@ -257,7 +297,7 @@ class Loader(Generic[T]):
             return self
         if self._next_epoch <= self._last_epoch and (self._started is None or self._started.ended):
             moment = self._resumed or Moment(self._next_epoch)
-            self._started = self._engine.enter(self._next_epoch, moment.at, moment.lost, ahead=True)
+            self._started = self._engine.enter(self._next_epoch, moment.at, moment.lost, moment.running, ahead=True)
         return self
 
     # ------------------------------------------------------------------ where it stands
@@ -280,7 +320,7 @@ class Loader(Generic[T]):
         self._end_iteration()
         self._next_epoch = epoch
         self._started = self._resumed = None
-        self._stand(Moment(epoch))
+        self._stand(self._start_of(epoch))
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -319,25 +359,63 @@ class Loader(Generic[T]):
         standing = self._engine.standing(handed.trace, handed.places, number)
         lost = []
         if handed.losses and handed.trace is not None:
-            ahead = [one for one in handed.losses if handed.trace.rank(one.place, handed.places) > number]
+            segment, rank = self._engine.plan.root.segment, handed.trace.rank
+            own = [one for one in handed.losses if one.segment == segment]
+            ahead = [one for one in own if rank(one.place, handed.places) > number]
             lost = [[one.segment, plain_place(one.place)] for one in ahead]
         if handed.epoch == self._lost_in:
             lost += self._lost_ahead
-        return Moment(handed.epoch, handed.batch + number + 1, step, standing, lost)
+        start = self._start_of(handed.epoch)
+        return Moment(
+            handed.epoch,
+            handed.batch + number + 1,
+            step,
+            standing,
+            lost,
+            part=start.part,
+            running=handed.running,
+            pending=handed.pending,
+        )
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on where `state` was saved: the next iteration delivers what was left of that epoch."""
-        moment = read(state, self._flow, self._seed)
+        """Go on where `state` was saved: the next iteration delivers what was left of that epoch.
+
+        Where ranks do not deliver in step and their number has changed, the states of all of them
+        are needed, as a list.
+        """
+        if isinstance(state, (list, tuple)):
+            state = merge_states(state)
+        moment = read(state, self._flow, self._seed, self._deals)
+        if moment.running != self._own_part() or moment.pending:
+            self._check_movable()
         self._end_iteration()
         self._started = None
         self._engine.forget(moment.carried)
         self._next_epoch = self._epoch = moment.epoch
         self._delivered = moment.batch
         self._step = moment.step
-        self._resumed = moment if moment.at is not None else None
+        self._resumed = moment if moment.at is not None or moment.running != self._own_part() else None
         self._lost_in, self._lost_ahead = moment.epoch, moment.lost
         self._chunks.clear()
         self._stand(moment)
+
+    def _check_movable(self) -> None:
+        """Refuse to move what ranks had left to others, where an op counts on more than the samples."""
+        known = "the state is of another number of ranks, and ranks do not deliver in step here"
+        stages = self._engine.plan.stages
+        if not isinstance(stages[0].feed, Indexed) or stages[0].feed.dealt is None or len(stages[0].feed.children):
+            raise StateMismatch(
+                f"{known}; what they had left can be dealt anew only where shard() stands behind a source that can "
+                "be indexed: go on with as many ranks as before"
+            )
+        behind = False
+        for op in self._flow.ops:
+            if behind and not op.holds_back and (op.joined or op.remembers):
+                raise StateMismatch(
+                    f"{known}; {op.label} behind shard() goes by what one rank has delivered: go on with as many "
+                    "ranks as before"
+                )
+            behind = behind or op.parts
 
     def _stand(self, moment: Moment) -> None:
         """The stream stands here until another batch is handed over."""
@@ -407,9 +485,11 @@ class Loader(Generic[T]):
 class _Handed:
     """A chunk that has been handed over, or is being: where its batches came from, without them."""
 
-    __slots__ = ("batch", "epoch", "first", "losses", "places", "trace")
+    __slots__ = ("batch", "epoch", "first", "losses", "pending", "places", "running", "trace")
 
-    def __init__(self, chunk: Chunk, epoch: int, batch: int, first: int) -> None:
+    def __init__(
+        self, chunk: Chunk, epoch: int, batch: int, first: int, running: dict[str, Any], pending: list[Any]
+    ) -> None:
         self.trace: Any = chunk.trace
         self.places = chunk.places
         self.losses = chunk.losses
@@ -417,6 +497,8 @@ class _Handed:
         #: how many batches of its epoch came before it, and how many in all
         self.batch = batch
         self.first = first
+        self.running = running
+        self.pending = list(pending) if pending else []
 
 
 class _Iteration:
@@ -436,7 +518,7 @@ class _Iteration:
 
 def known_length(flow: Flow) -> int:
     """The number of samples or batches per epoch; an error that says why where it is not known."""
-    length = flow_length(flow)
+    length = flow_length(dealt(flow, world_now()))
     if length == math.inf:
         raise LengthUnknown("the pipeline is endless, so it has no length; give repeat() a number, or use take(n)")
     if length is None:

@@ -36,6 +36,7 @@ __all__ = [
     "Trace",
     "Turn",
     "Turns",
+    "high",
     "place_from",
     "plain",
     "plain_place",
@@ -63,6 +64,20 @@ class Leaf(NamedTuple):
     #: what was to come when the epoch was resumed, as numbers from `first` on
     again: Again | None = None
     first: int = 0
+    #: where positions are dealt to ranks in step: how many go to all of them in one round
+    round_size: int = 1
+    block: int = 1
+
+    def round_end(self, position: int) -> int:
+        """Where all ranks stand when this one stands at `position`, if they deliver in step."""
+        done = position - self.first
+        if self.round_size == 1 or done % self.block:
+            return position
+        return (
+            self.first
+            + (done // self.block - 1) // (self.round_size // self.block) * self.round_size
+            + self.round_size
+        )
 
     def plain(self, position: int) -> Plain:
         """What it takes to begin at `position`."""
@@ -206,10 +221,7 @@ class Trace:
 
     def rank(self, place: Place, places: Sequence[Place]) -> int:
         """How many of `places` were made of earlier inputs than `place`."""
-        try:
-            here = self.input(place)[0]
-        except LookupError:
-            return 0  # it was lost before it came to this stage
+        here = self.input(place)[0]
         if isinstance(self.places, range) and self.unit == 1:
             first = self.places[0]
             return sum(root(one) - first < here for one in places)
@@ -228,7 +240,7 @@ class Trace:
         """Input `number` of the ticket, as an input of its segment."""
         source, at = self._source(number)
         if isinstance(source, Leaf):
-            return Address(at, source)
+            return Address(self.places[number], source)
         if isinstance(source, Record):
             return Address(source.first + at, source)
         found: Address = source.locate(self.places[number])
@@ -251,7 +263,8 @@ class Trace:
         source, _ = self._source(number)
         if isinstance(source, (Leaf, Record)):
             one = self.address(number)
-            return Standing(one.number + min(self.unit, len(self.places) - number), one.ref)
+            end = one.number + min(self.unit, len(self.places) - number)
+            return Standing(source.round_end(end) if isinstance(source, Leaf) else end, one.ref)
         out: Standing = source.after(self.places[number])
         return out
 
@@ -415,9 +428,21 @@ def _plain_record(record: Record, stop: int) -> Plain:
             again = again.next
         if again is not None:
             out["taken"] = [now - before for now, before in zip(again.counts, record.counts, strict=True)]
+            if len(again.marks) == 1:
+                out["high"] = high(plain(again.marks[0], again.held))
         if lost:
             out["lost"] = lost
     return out
+
+
+def high(at: Plain | None) -> int:
+    """The first position of the source from which on nothing has been begun, where there is one source."""
+    found = 0
+    while at is not None and "position" not in at["feed"]:
+        found = max(found, at["feed"].get("high", 0))
+        inputs = [one for one in at["feed"]["inputs"] if one is not None]
+        at = inputs[0]["at"] if len(inputs) == 1 else None
+    return found if at is None else max(found, at["feed"]["position"] + at.get("next", 0))
 
 
 def _runs(numbers: list[int]) -> list[list[int]]:

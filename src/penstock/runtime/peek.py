@@ -12,6 +12,7 @@ from penstock.errors import PlanError
 from penstock.ops.op import Effect
 from penstock.plan.plan import Stage
 from penstock.plan.rules import Options
+from penstock.plan.world import ALONE, dealt
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.engine import Engine
 from penstock.runtime.loader import Loader
@@ -28,10 +29,11 @@ def peek(flow: Flow, n: int, index: int | None, epoch: int, seed: int, every_op:
     """See `Pipeline.peek`."""
     n = whole_number(n, "peek(n)")
     if index is None and not every_op:
-        loader: Loader[Any] = Loader(flow, seed=seed, inline=True, epochs=epoch + 1)
+        loader: Loader[Any] = Loader(flow, seed=seed, inline=True, epochs=epoch + 1, world=ALONE)
         with loader:
             loader.set_epoch(epoch)
             return list(islice(iter(loader), n))
+    flow = dealt(flow, ALONE)
     engine = Engine(flow, Options(inline=True, wary=True), seed, memory=None)
     try:
         stage = engine.plan.stages[0]
@@ -79,7 +81,7 @@ class _Peeking:
             # What a cache would keep is drawn for the sample, whatever the epoch.
             self.task.for_cache = number < (self.stage.cache_step or 0)
             _raise(chunk)
-            if step.op.effect is Effect.REGROUPS:
+            if step.op.effect is Effect.REGROUPS or step.op.implied:
                 break
             if step.op.effect is Effect.PASSES:
                 continue

@@ -82,7 +82,7 @@ class Program:
         if ticket.samples is not None:
             chunk = Chunk(ticket.samples, ticket.places)
         else:
-            chunk = self._read(ticket.first, ticket.last, task)
+            chunk = self._read(ticket.positions, task)
         for part in _singly(self._parts, task):
             chunk = self.after(part, chunk, task)
         if type(chunk.samples) is not list:
@@ -132,16 +132,16 @@ class Program:
                 final = stop >= ticket.count
                 yield Chunk(ticket.samples[start:stop], ticket.places[start:stop], final=final)
             return
-        for start in range(ticket.first, ticket.last, size):
-            stop = min(start + size, ticket.last)
-            chunk = self._read(start, stop, task)
-            chunk.final = stop == ticket.last
+        positions = ticket.positions
+        for start in range(0, len(positions), size):
+            chunk = self._read(positions[start : start + size], task)
+            chunk.final = start + size >= len(positions)
             yield chunk
 
-    def _read(self, first: int, last: int, task: Task) -> Chunk:
+    def _read(self, positions: range, task: Task) -> Chunk:
         if self.stage.cache_step is not None:
-            return self._remembered(range(first, last), task)
-        return self._read_places(range(first, last), task)
+            return self._remembered(positions, task)
+        return self._read_places(positions, task)
 
     def _blocks(self, ticket: Ticket, task: Task) -> Chunk:
         """The batches of a ticket, each one read of the source."""
@@ -157,7 +157,7 @@ class Program:
             try:
                 if task.condemned:
                     _check_spared(members, task)
-                batches.append(reading.source.read_batch(reading.indices(task.epoch, start, members.stop)))
+                batches.append(reading.source.read_batch(reading.indices(task.epoch, members)))
             except BaseException as exc:
                 if task.goes_through(exc):
                     raise
@@ -184,7 +184,7 @@ class Program:
         reading = self.reading
         assert reading is not None
         if isinstance(places, range):
-            indices = reading.indices(task.epoch, places.start, places.stop)
+            indices = reading.indices(task.epoch, places)
         else:
             indices = reading.trace(task.epoch, np.asarray(places, dtype=np.int64))
         task.begin(reading.source, places)
@@ -226,7 +226,7 @@ class Program:
     def _remembered(self, places: range, task: Task) -> Chunk:
         """The samples that reach the cache: kept ones from the store, the others made now."""
         assert self.reading is not None
-        indices = self.reading.indices(task.epoch, places.start, places.stop)
+        indices = self.reading.indices(task.epoch, places)
         kept = {}
         for place, index in zip(places, indices, strict=True):
             found = self.store.get(int(index))  # by the position in the source, as in `_kept`
@@ -278,7 +278,7 @@ class Program:
                 out[place] = (samples, own)
                 break
             # What was lost this time may come the next time, so it is not kept as "nothing".
-            index = int(self.reading.indices(task.epoch, place, place + 1)[0])
+            index = int(self.reading.indices(task.epoch, range(place, place + 1))[0])
             keep = samples if place in lost else self.store.put(index, samples, own)
             out[place] = (keep, own)
         return out

@@ -91,13 +91,13 @@ class _Pump:
         self._granted.append(grant)
 
     def _on_enter(
-        self, message: Message, number: int, epoch: int, last_epoch: float, once: bool, saved: Any, lost: Any
+        self, message: Message, number: int, epoch: int, last_epoch: float, once: bool, *where: Any
     ) -> None:
         if self.engine is None:
             self._send(("failed", number, packed(self._broken or RuntimeError("no engine"))))
             return
         self.engine.last_epoch, self.engine.once = last_epoch, once
-        self._entered = number, epoch, saved, lost
+        self._entered = number, epoch, *where
 
     def _on_leave(self, message: Message, number: int, whole: bool) -> None:
         self._left = number
@@ -149,9 +149,9 @@ class _Pump:
             except BaseException as exc:
                 self._send(("failed", number, packed(exc)))
 
-    def _epoch(self, number: int, epoch: int, saved: Any, lost: Any) -> None:
+    def _epoch(self, number: int, epoch: int, saved: Any, lost: Any, part: Any) -> None:
         assert self.engine is not None
-        run = self.engine.enter(epoch, saved, lost)
+        run = self.engine.enter(epoch, saved, lost, part)
         self._chunks = 0
         if not self._goes_on_with(number, run):
             return
@@ -206,7 +206,10 @@ class _Pump:
         with self._changed:
             self._chunks += 1
             self._sent.append((number, self._chunks, trace, places))
-        ranks = [trace.rank(one.place, places) for one in chunk.losses] if trace is not None else []
+        ranks = []
+        if trace is not None and chunk.losses:
+            segment = self.engine.plan.root.segment
+            ranks = [trace.rank(one.place, places) if one.segment == segment else 0 for one in chunk.losses]
         self._send(("chunk", number, stowed(chunk, layout, block), stats, standing, ranks), body)
 
     def _block_for(self, nbytes: int, grant: int | None) -> int | None:

@@ -42,21 +42,26 @@ class Reading:
         """How many positions an epoch has."""
         return self.lengths[-1]
 
-    def indices(self, epoch: int, first: int, last: int) -> Indices:
-        """The source's indices at positions `first` to `last`."""
+    def indices(self, epoch: int, positions: range) -> Indices:
+        """The source's indices at `positions`. Those behind the end are the first ones again."""
+        if not positions:
+            return positions
+        first, end = positions[0], positions[-1] + 1
+        if isinstance(self.length, int) and end > self.length:
+            return self.trace(epoch, np.arange(first, positions.stop, positions.step) % self.length)
         if not self.orders:
-            return range(first, last)
+            return positions if positions.step == 1 else np.arange(first, positions.stop, positions.step)
         if len(self.source) < _TINY:
-            return self.trace(epoch, np.arange(first, last))
+            return self.trace(epoch, np.arange(first, positions.stop, positions.step))
         block = first // _BLOCK
-        if last <= (block + 1) * _BLOCK:
+        if end <= (block + 1) * _BLOCK:
             start = block * _BLOCK
-            return self._block(epoch, block)[first - start : last - start]
-        return self.trace(epoch, np.arange(first, last))
+            return self._block(epoch, block)[first - start : end - start : positions.step]
+        return self.trace(epoch, np.arange(first, positions.stop, positions.step))
 
     def index(self, epoch: int, position: int) -> int:
         """What the user calls the sample at one position: its number in what the source was made of."""
-        return int(self.source.numbers(self.indices(epoch, position, position + 1))[0])
+        return int(self.source.numbers(self.indices(epoch, range(position, position + 1)))[0])
 
     def epoch_behind(self, level: int, epoch: int, position: int) -> int:
         """The epoch that ops between order `level` - 1 and order `level` are in, at `position` of `epoch`.

@@ -30,6 +30,7 @@ def request_for(job: Job, number: int, header: bytes | None, block: int | None, 
         epoch=ticket.epoch,
         first=ticket.first,
         last=ticket.last,
+        step=ticket.step,
         places=None if ticket.samples is None else ticket.places,
         header=header,
         block=block,
@@ -65,7 +66,7 @@ def laid_out(job: Job) -> Layout | None:
 def _cut_short(job: Job, number: int, cause: Exception) -> None:
     ticket, lane = job.ticket, job.stage_run.lane
     unit, steps = lane.stage.unit, lane.stage.steps
-    place = ticket.first + number if ticket.samples is None else ticket.places[number]
+    place = ticket.positions[number] if ticket.samples is None else ticket.places[number]
     label = steps[0].op.label if steps else lane.stage.label
     index = lane.program.index_of(ticket.epoch, place)
     exc = NotCarried(
@@ -75,7 +76,7 @@ def _cut_short(job: Job, number: int, cause: Exception) -> None:
     job.task.ends_in = Failure(exc, ErrorRecord(label, index, ticket.epoch, exc, place))
     whole = number // unit * unit
     if ticket.samples is None:
-        job.ticket = replace(ticket, last=ticket.first + whole)
+        job.ticket = replace(ticket, last=ticket.first + whole * ticket.step)
     else:
         job.ticket = replace(ticket, samples=ticket.samples[:whole], places=ticket.places[:whole])
 
@@ -90,10 +91,10 @@ def _along(job: Job) -> dict[str, Any]:
     if reading is None:
         return tree
     if job.stage_run.lane.reads_here:
-        tree["read"] = list(reading.source.read(reading.indices(ticket.epoch, ticket.first, ticket.last)))
+        tree["read"] = list(reading.source.read(reading.indices(ticket.epoch, ticket.positions)))
     if program.store is not None:
         held = {}
-        for index in map(int, reading.indices(ticket.epoch, ticket.first, ticket.last)):
+        for index in map(int, reading.indices(ticket.epoch, ticket.positions)):
             found = program.store.get(index)
             if found is not None:
                 held[index] = found
@@ -109,6 +110,6 @@ def _probe_from(job: Job) -> int:
         return 0
     position: int = list(condemned)[-1][1]
     if job.ticket.samples is None:
-        return max(0, position - job.ticket.first)
+        return max(0, position - job.ticket.first) // job.ticket.step
     positions = [counter(place)[0] for place in job.ticket.places]
     return positions.index(position) if position in positions else 0

@@ -54,7 +54,7 @@ class Progress:
             start, self._after = made[0], self._made
         self._made = self._lost = None
         if ticket.samples is None:
-            return replace(ticket, first=min(ticket.first + start, ticket.last), losses=[])
+            return replace(ticket, first=min(ticket.first + start * ticket.step, ticket.last), losses=[])
         return replace(ticket, samples=ticket.samples[start:], places=ticket.places[start:], losses=[])
 
     def news(self, chunk: Chunk, ticket: Ticket) -> Chunk:
@@ -80,7 +80,7 @@ def _reached(ticket: Ticket, unit: int, place: Place) -> tuple[int, bool]:
         number = input_of(ticket.places, place)
         return number, not _made_of(place, ticket.places[number])
     end = last_root(place)
-    number = (root(place) if end is None else end) - ticket.first
+    number = ((root(place) if end is None else end) - ticket.first) // ticket.step
     whole = isinstance(place, (range, list)) or (unit == 1 and isinstance(place, int))
     return number // unit * unit, whole
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.errors import StateMismatch
@@ -9,7 +10,7 @@ from penstock.ops.op import Effect, Joint, Key
 from penstock.plan.plan import Indexed, Joined, Stage, Streamed
 from penstock.runtime.again import Again, Lost
 from penstock.runtime.chunk import Chunk
-from penstock.runtime.inlets import Inlet, PositionInlet, StreamInlet
+from penstock.runtime.inlets import Inlet, Part, PositionInlet, StreamInlet
 from penstock.runtime.joined import JoinedInlet, Queue
 from penstock.runtime.stage_run import StageRun
 
@@ -24,7 +25,14 @@ class Run:
     `saved` is how the last segment stands, where the epoch is gone on with.
     """
 
-    def __init__(self, engine: Any, epoch: int, saved: Saved = None, lost: list[Any] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        epoch: int,
+        saved: Saved = None,
+        lost: list[Any] | None = None,
+        part: dict[str, Any] | None = None,
+    ) -> None:
         self.engine = engine
         self.epoch = epoch
         #: this is the epoch being read, not one begun early
@@ -35,6 +43,8 @@ class Run:
         #: what was lost before a resume, and is not tried again
         self.lost = Lost()
         self.lost.add(lost or [])
+        #: what rank of what world goes on here, where that is not what the loader is
+        self.part = part or {}
         self._by_crew: dict[Any, list[StageRun]] = {}
         self.root = self._opened(engine.plan.root, epoch, saved)
 
@@ -46,7 +56,7 @@ class Run:
         branches: list[_Branch] = []
         inlet: Inlet
         if isinstance(feed, Indexed):
-            inlet = _positions(stage, epoch, lane.program.reading.length, again)
+            inlet = _positions(stage, epoch, lane.program.reading.length, again, self.part)
         elif isinstance(feed, Streamed):
             inlet = StreamInlet(feed.source, epoch, again)
         else:
@@ -73,6 +83,7 @@ class Run:
             queues[0].renew(epoch, saved)
             return JoinedInlet(epoch, None, queues, self.engine.budget)
         if again is not None and again.feed:
+            joint.replays = again.next
             self._restore(stage, feed, joint, queues, again.feed)
         elif not joint.opens_inputs:
             for queue in queues:
@@ -117,7 +128,7 @@ class Run:
                 queue.upstream.adopt(self)  # type: ignore[union-attr]
             return kept
         keeps = joint is not None and type(joint).held is not Joint.held
-        queues = [Queue(_Branch(self, child), keeps=keeps) for child in feed.children]
+        queues = [Queue(_Branch(self, child), segment=child.segment, keeps=keeps) for child in feed.children]
         if carries:
             self.engine.carried[stage.segment] = queues
             saved = self.engine.carried_before.pop(stage.segment, None)
@@ -169,16 +180,22 @@ def begun_at(stage: Stage, position: int) -> dict[str, Any]:
     return {"feed": {"joint": stage.segment, "inputs": [{"epoch": 0, "at": inner}], "counts": [0]}}
 
 
-def _positions(stage: Stage, epoch: int, length: Any, again: Again | None) -> PositionInlet:
+def _positions(stage: Stage, epoch: int, length: Any, again: Again | None, part: dict[str, Any]) -> PositionInlet:
     """The positions of an indexed source that are to come."""
-    if stage.unit == 1:
-        return PositionInlet(epoch, length, 1, start=again.position if again is not None else 0, again=again)
-    start = 0
-    if again is not None and again.feed:
+    start = again.position if again is not None else 0
+    if stage.unit > 1 and again is not None and again.feed:
         # What is saved is that of a batch behind a source, and here the worker makes the batches.
         (inner,) = again.feed["inputs"]
         start = Again(inner["at"]).position
-    return PositionInlet(epoch, length, stage.unit, batched=stage.segment, start=start, again=again)
+    assert isinstance(stage.feed, Indexed)
+    dealt = None
+    if stage.feed.dealt is not None:
+        deals = stage.feed.dealt.op.deals
+        if part:
+            deals = replace(deals, rank=part["rank"], world=part["world"])
+        dealt = Part(deals, start if deals.keeps else part.get("base", 0), part.get("until"))
+    batched = stage.segment if stage.unit > 1 else ""
+    return PositionInlet(epoch, length, stage.unit, batched=batched, start=start, again=again, part=dealt)
 
 
 class _Branch:

@@ -163,7 +163,7 @@ class _Serving:
             self._refuse(request, post)
             return
         program = post.program
-        ticket = Ticket(request.epoch, request.first, request.last)
+        ticket = Ticket(request.epoch, request.first, request.last, request.step)
         task = Task(post, request.epoch, self.name, ticket)
         task.timeouts, task.condemned = request.timeouts, request.condemned
         try:
@@ -203,7 +203,8 @@ class _Serving:
         carried: dict[str, Any] = decode(request.header, memory.data, other=OTHER)
         if "read" in carried:
             assert program.reading is not None
-            indices = program.reading.indices(request.epoch, request.first, request.last)
+            positions = range(request.first, request.last, request.step)
+            indices = program.reading.indices(request.epoch, positions)
             carried["read"] = dict(zip(map(int, indices), carried["read"], strict=True))
         return carried
 
@@ -237,7 +238,7 @@ class _Serving:
                 if enough or not self.desk.wanted(request.ticket):
                     return Chunk.join(parts), False
         except BaseException as exc:
-            ticket = Ticket(request.epoch, request.first, request.last)
+            ticket = Ticket(request.epoch, request.first, request.last, request.step)
             parts.append(broken(opened.program.stage, ticket, request.epoch, exc))
         return (Chunk.join(parts) if parts else Chunk([], ())), True
 
@@ -309,7 +310,7 @@ def _probe(program: Program, ticket: Ticket, first: int, task: Task) -> None:
             steps.append(step)
     for number in range(first, ticket.count):
         if ticket.samples is None:
-            chunk = program.read_one(ticket.first + number, task)
+            chunk = program.read_one(ticket.positions[number], task)
         else:
             chunk = Chunk(ticket.samples[number : number + 1], ticket.places[number : number + 1])
         for _ in through(program, steps, chunk, task):

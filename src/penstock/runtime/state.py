@@ -9,6 +9,10 @@
     at         where the epoch stands (`penstock.runtime.marks`); None at its start
     lost       samples further on that were lost already, and told: they are not tried again
     carried    inputs that go on from epoch to epoch
+    part       what rank of what world it is, where ranks do not deliver in step
+    running    whose part is being delivered: its own, or what another rank had left
+    pending    what else is to come in this epoch: what other ranks had left when their number changed
+    ranks      instead of these, in a state that was merged of those of all ranks
 """
 
 from __future__ import annotations
@@ -24,13 +28,14 @@ import numpy as np
 from penstock.errors import StateMismatch
 from penstock.ops.functions import function_name
 from penstock.ops.op import Op
+from penstock.runtime.ranks import check_rank, for_rank
 from penstock.sources.source import Composite, Flow, Source
 
-__all__ = ["VERSION", "Moment", "described", "read"]
+__all__ = ["VERSION", "Moment", "checked", "described", "read"]
 
 VERSION = 1
 #: arguments that have no say in what is delivered
-_NO_MATTER = {"workers", "on", "ordered", "on_error", "timeout_s", "name"}
+_NO_MATTER = {"workers", "on", "ordered", "on_error", "timeout_s", "name", "rank", "world"}
 
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 
@@ -47,6 +52,9 @@ class Moment:
     at: Plain | None = None
     lost: list[Any] = field(default_factory=list)
     carried: Plain = field(default_factory=dict)
+    part: Plain = field(default_factory=dict)
+    running: Plain = field(default_factory=dict)
+    pending: list[Plain] = field(default_factory=list)
 
     def to_state(self, flow: Flow, seed: int) -> Plain:
         """The state of a loader of `flow` that stands here."""
@@ -59,15 +67,41 @@ class Moment:
             "step": self.step,
             "at": self.at,
         }
-        if self.lost:
-            out["lost"] = self.lost
-        if self.carried:
-            out["carried"] = self.carried
+        for name in ("lost", "carried", "part", "running", "pending"):
+            if getattr(self, name):
+                out[name] = getattr(self, name)
         return out
 
 
-def read(state: Any, flow: Flow, seed: int) -> Moment:
-    """The moment that `state` was saved at; refuses a state of something else."""
+def read(state: Any, flow: Flow, seed: int, deals: Any) -> Moment:
+    """The moment that `state` was saved at; refuses a state of something else.
+
+    `deals` is the part that this loader delivers, where its pipeline has a shard().
+    """
+    checked(state, flow, seed)
+    try:
+        if "ranks" in state:
+            state = state | for_rank(state, deals)
+        moment = Moment(
+            int(state["epoch"]),
+            int(state["batch"]),
+            int(state["step"]),
+            state["at"],
+            list(state.get("lost", [])),
+            dict(state.get("carried", {})),
+            dict(state.get("part", {})),
+            dict(state.get("running", {})),
+            list(state.get("pending", [])),
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise StateMismatch(f"the state is damaged: {exc!r}") from exc
+    if moment.part or (deals is not None and not deals.keeps):
+        check_rank(moment.part, deals)
+    return moment
+
+
+def checked(state: Any, flow: Flow, seed: int) -> None:
+    """Refuse what is not a state of a loader of `flow` with this seed."""
     if not isinstance(state, dict) or "version" not in state:
         raise StateMismatch(f"this is no state of a penstock loader: {type(state).__name__} without a version")
     if state["version"] != VERSION:
@@ -88,17 +122,6 @@ def read(state: Any, flow: Flow, seed: int) -> Moment:
             f"the state was saved with seed={state.get('seed')!r}, and this loader has seed={seed}; "
             "make the loader with the seed of the state"
         )
-    try:
-        return Moment(
-            int(state["epoch"]),
-            int(state["batch"]),
-            int(state["step"]),
-            state["at"],
-            list(state.get("lost", [])),
-            dict(state.get("carried", {})),
-        )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise StateMismatch(f"the state is damaged: {exc!r}") from exc
 
 
 # ---------------------------------------------------------------------- a pipeline in words

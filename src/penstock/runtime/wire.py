@@ -72,6 +72,7 @@ class Request(NamedTuple):
     epoch: int
     first: int
     last: int
+    step: int
     #: where the samples stand that came along; None if the worker reads them itself
     places: Sequence[Place] | None
     #: header of what came along, and the block it is in; without a block it is the message's body

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 
 from penstock.pipeline import Pipeline
 from penstock.plan.rules import Options, make_plan
@@ -60,13 +60,12 @@ def check_resume(
         if ordered:
             _compare(want[number:], rest, what)
         else:
-            _compare_unordered(want, states, number, rest, what)
+            _compare_unordered(want, number, rest, what)
+    chain = list(_chained(pipeline, epochs, seed, restored_on))
     if ordered:
-        _compare(
-            want,
-            list(_chained(pipeline, epochs, seed, restored_on)),
-            "resumed behind every batch, one after the other",
-        )
+        _compare(want, chain, "resumed behind every batch, one after the other")
+    else:
+        _compare_unordered(want, 0, chain, "resumed behind every batch, one after the other")
 
 
 def _golden(
@@ -152,9 +151,7 @@ def _compare(want: Sequence[Delivered], found: Sequence[Delivered], what: str) -
     assert_same([list(one) for one in want], [list(one) for one in found], what)
 
 
-def _compare_unordered(
-    want: list[Delivered], states: list[tuple[int, str]], number: int, rest: list[Delivered], what: str
-) -> None:
+def _compare_unordered(want: list[Delivered], number: int, rest: list[Delivered], what: str) -> None:
     """Whether what came before a state and what came after it are together what all came of."""
     whole = list(want[:number]) + rest
     if len(whole) != len(want):
