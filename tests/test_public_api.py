@@ -26,6 +26,7 @@ OPS = {
     "bucket": ops.Bucket,
     "pack": ops.Pack,
     "shuffle": ops.Shuffle,
+    "shard": ops.Shard,
     "resample": ops.Resample,
     "repeat": ops.Repeat,
     "take": ops.Take,
@@ -34,7 +35,7 @@ OPS = {
     "cache": ops.Cache,
     "prefetch": ops.Prefetch,
 }
-OTHER_METHODS = {"apply", "explain", "loader", "ops", "peek", "source", "split"}
+OTHER_METHODS = {"apply", "explain", "fingerprint", "loader", "ops", "peek", "source", "split"}
 
 
 def public_names(module):
@@ -138,6 +139,7 @@ ARGUMENTS = {
     "unbatch": ((), {}),
     "bucket": (("x", [4]), {"size": [2, 1], "budget": 8, "pad": -1}),
     "pack": ((8,), {"key": "x", "how": "fit", "eos": 0, "long": "drop"}),
+    "shard": ((1, 4), {"equal": "wrap", "steps": 7}),
     "shuffle": ((8,), {"seed": 4}),
     "resample": (([1, 2],), {"replace": False, "n": 1}),
     "repeat": ((3,), {}),

@@ -7,8 +7,9 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
+from penstock.checks import whole_number
 from penstock.errors import OnError, PlanError
-from penstock.executors.executor import Pool
+from penstock.executors.executor import Placement, Pool
 from penstock.ops import (
     Batch,
     Bucket,
@@ -34,6 +35,7 @@ from penstock.plan.explain import Explanation
 from penstock.plan.rules import Options, make_plan
 from penstock.plan.world import dealt, world_now
 from penstock.runtime.calls import SampleInfo
+from penstock.runtime.fingerprint import fingerprint
 from penstock.runtime.loader import Loader, known_length
 from penstock.runtime.peek import peek
 from penstock.sources.source import Source
@@ -310,11 +312,16 @@ class Pipeline(Generic[T]):
 
     @overload
     def batch(
-        self, size: int, *, drop_last: bool = False, pad: Any = None, collate: Callable[[list[T]], U]
+        self,
+        size: int,
+        *,
+        drop_last: bool | Literal["raise"] = False,
+        pad: Any = None,
+        collate: Callable[[list[T]], U],
     ) -> Pipeline[U]: ...
     @overload
     def batch(
-        self, size: int, *, drop_last: bool = False, pad: Any = None, collate: None = None
+        self, size: int, *, drop_last: bool | Literal["raise"] = False, pad: Any = None, collate: None = None
     ) -> Pipeline[Any]: ...
 
     @_as(Batch)
@@ -322,7 +329,7 @@ class Pipeline(Generic[T]):
         self,
         size: int,
         *,
-        drop_last: bool = False,
+        drop_last: bool | Literal["raise"] = False,
         pad: Any = None,
         collate: Callable[[list[Any]], Any] | None = None,
     ) -> Pipeline[Any]:
@@ -510,6 +517,25 @@ class Pipeline(Generic[T]):
         [10, 20]
         """
         return peek(self, n, index, epoch, seed, every_op)
+
+    def fingerprint(
+        self, epoch: int = 0, *, seed: int = 0, on: str | Pool | None = None, workers: Workers = None
+    ) -> str:
+        """A hash over what one epoch delivers, by where every sample comes from: its provenance.
+
+        The same on every layout and machine that delivers the same samples in the same order; so
+        compare it, instead of the data. It runs the whole epoch.
+
+        >>> import penstock as ps
+        >>> pipeline = ps.from_sequence(range(100)).shuffle().filter(lambda x: x % 3).batch(8)
+        >>> pipeline.fingerprint(workers=4) == pipeline.fingerprint(on="inline")
+        True
+        >>> pipeline.fingerprint(epoch=1) == pipeline.fingerprint(epoch=0)
+        False
+        """
+        epoch, seed = whole_number(epoch, "fingerprint(epoch)"), whole_number(seed, "fingerprint(seed=)")
+        Placement.of(on, workers, "fingerprint()")
+        return fingerprint(self, epoch, seed, Options(on, workers))
 
     def explain(self) -> Explanation:
         """How the pipeline will run: stages, what was fused and why, workers, bounds. Print it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from penstock.errors import PlanError
+from penstock.errors import PlanError, RaggedBatch
 from penstock.ops.functions import check_function, function_name, where
 from penstock.ops.op import Effect, Input, Joint, Key, Length, Op
 from penstock.ops.op import In as Sample
@@ -26,7 +26,7 @@ class Batch(Op[Sample, Any]):
     Numbers, arrays, lists of numbers and torch tensors are stacked into one array (dtypes are
     kept, Python ints give int64); strings, bytes and other objects go into a list; dicts, tuples,
     named tuples and dataclasses are batched field by field. The last batch of an epoch may be
-    short: ``drop_last=True`` leaves it out.
+    short: ``drop_last=True`` leaves it out, ``drop_last="raise"`` makes it an error.
 
     Samples of unequal shape are an error that names the field and the sample. ``pad=0`` pads
     them to the largest of the batch; in a dict, ``"x"`` gets ``"x_length"`` beside it, and
@@ -39,7 +39,7 @@ class Batch(Op[Sample, Any]):
 
     size: int
     _: KW_ONLY
-    drop_last: bool = False
+    drop_last: bool | Literal["raise"] = False
     pad: Any = None
     collate: Callable[[list[Any]], Any] | None = None
 
@@ -57,6 +57,8 @@ class Batch(Op[Sample, Any]):
                 f"batch size must be at least 1, got {self.size}; to pass samples one by one, leave batch() out"
             )
         object.__setattr__(self, "size", int(self.size))
+        if self.drop_last not in (True, False, "raise"):
+            raise PlanError(f'batch(drop_last=) is True, False or "raise", got {self.drop_last!r}')
         if self.collate is not None:
             check_function(self.collate, "batch(collate=)")
             if self.pad is not None:
@@ -64,7 +66,7 @@ class Batch(Op[Sample, Any]):
 
     @property
     def label(self) -> str:
-        rest = ", drop_last" if self.drop_last else ""
+        rest = {True: ", drop_last", "raise": ", drop_last='raise'"}.get(self.drop_last, "")
         rest += f", pad={self.pad}" if self.pad is not None else ""
         rest += f", collate={function_name(self.collate)}" if self.collate is not None else ""
         return f"batch({self.size}{rest})"
@@ -86,6 +88,8 @@ class Batch(Op[Sample, Any]):
         return self.size
 
     def keeps_group(self, count: int) -> bool:
+        if count < self.size and self.drop_last == "raise":
+            raise too_few(count, self.size)
         return count == self.size or not self.drop_last
 
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
@@ -107,10 +111,18 @@ class Batch(Op[Sample, Any]):
         return n // self.size if self.drop_last else -(-n // self.size)
 
 
+def too_few(count: int, size: int) -> RaggedBatch:
+    """The error for a last batch that is short and must not be."""
+    return RaggedBatch(
+        f"the last batch of the epoch has {count} of {size} samples; use drop_last=False to take it as it is, or "
+        "drop_last=True to leave it out"
+    )
+
+
 class Cut(Joint):
     """Cuts samples into groups in the order of delivery."""
 
-    def __init__(self, size: int, drop_last: bool) -> None:
+    def __init__(self, size: int, drop_last: bool | Literal["raise"]) -> None:
         self.size = size
         self.drop_last = drop_last
 
@@ -122,9 +134,11 @@ class Cut(Joint):
         groups = [samples[start : start + size] for start in starts]
         members: list[Place] = [places[start : start + size] for start in starts]
         if source.ended and source.count < size:
+            if source.count and self.drop_last == "raise" and not groups:
+                raise too_few(source.count, size)
             if source.count and not self.drop_last and len(groups) < most:
                 group, last = source.take(size)
                 groups.append(group)
                 members.append(last)
-            self.ended = self.drop_last or not source.count
+            self.ended = self.drop_last is True or not source.count
         return groups, members

@@ -176,6 +176,9 @@ class Joint(ABC):
 class Order(ABC):
     """A new order of positions, computed for any position alone."""
 
+    #: what it keeps in memory, in words
+    stores: str = "nothing is stored"
+
     @abstractmethod
     def length(self, n: int) -> Length:
         """How many positions there are over an upstream of `n`."""
@@ -249,6 +252,10 @@ class Op(ABC, Generic[In, Out]):
     carries: bool = False
     #: its joint only holds samples back for a while, and passes them on when no more come
     holds_back: bool = False
+    #: `shard_order` has a say
+    orders_shards: bool = False
+    #: what to use where positions cannot be read in any order
+    instead: str = ""
     #: serves again what it has seen; `store` makes what it keeps
     remembers: bool = False
     #: ops that have to stand before it, and are added with it
@@ -294,6 +301,10 @@ class Op(ABC, Generic[In, Out]):
 
     def order(self) -> Order | None:
         """The order this op makes where the upstream allows random access."""
+        return None
+
+    def shard_order(self, count: int, key: Key, epoch: int) -> Sequence[int] | None:
+        """In which order the parts of a stream before this op are to be opened, if it has a say in it."""
         return None
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint | None:

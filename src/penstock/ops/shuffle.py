@@ -24,7 +24,8 @@ class Shuffle(Op[In, In]):
     The same seed and epoch give the same order on every executor and worker count. ``seed``
     stands in for the loader's. Without a window the whole source is permuted, in constant memory.
     ``window=n`` permutes consecutive blocks of n samples: for streams, and after ops that vary
-    the count.
+    the count. A stream in several parts is opened in a new order of parts every epoch, so that each
+    is still read from its beginning to its end.
 
     >>> import penstock as ps
     >>> sorted(ps.from_sequence(range(4)).shuffle(seed=0))
@@ -37,6 +38,7 @@ class Shuffle(Op[In, In]):
 
     verb = "shuffle"
     holds_back = True
+    instead = "use shuffle(window=10_000), which shuffles as samples pass"
     effect: ClassVar[Effect] = Effect.PASSES
 
     def __post_init__(self) -> None:
@@ -55,6 +57,15 @@ class Shuffle(Op[In, In]):
 
     def order(self) -> Order | None:
         return _Permuted(self.seed) if self.window is None else None
+
+    @property
+    def orders_shards(self) -> bool:  # type: ignore[override]
+        return self.window is not None
+
+    def shard_order(self, count: int, key: Key, epoch: int) -> list[int]:
+        seed = key.seed if self.seed is None else self.seed
+        order: list[int] = permute(np.arange(count), count, derive("shards", seed, epoch, key.op)).tolist()
+        return order
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint | None:
         if self.window is None:

@@ -64,6 +64,8 @@ class Streamed:
     """A source that is read forward, by one worker at a time."""
 
     source: StreamSource
+    #: the op that says in which order its parts are opened
+    ordered_by: Step | None = None
     children: tuple[Stage, ...] = ()
 
 

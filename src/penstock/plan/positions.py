@@ -97,7 +97,7 @@ def _in_one_place(ops: list[Op[Any, Any]]) -> bool:
 
 
 def _no_random_access(op: Op[Any, Any], why: str) -> PlanError:
+    instead = f", or {op.instead}" if op.instead else ""
     return PlanError(
-        f"{op.label} needs to read any position, but {why}; put {op.label} right behind the source, or use "
-        "shuffle(window=10_000), which shuffles as samples pass"
+        f"{op.label} needs to read any position, but {why}; put {op.label} right behind the source{instead}"
     )

@@ -36,6 +36,8 @@ class Options:
     on: str | Pool | None = None
     workers: int | str | None = None
     inline: bool = False
+    #: what names the pipeline, if it is a part of another
+    path: str = ""
     #: a function skipped a sample although the plan had relied on the count: rely on it no longer
     wary: bool = False
 
@@ -43,7 +45,7 @@ class Options:
 def make_plan(flow: Flow, options: Options) -> Plan:
     """The plan for `flow`."""
     maker = _Maker(options)
-    root = maker.stages(flow)
+    root = maker.stages(flow, path=options.path)
     return Plan(root, flow_length(flow), tuple(maker.notes))
 
 
@@ -111,7 +113,7 @@ class _Maker:
         if isinstance(flow.source, Composite):
             children = [self.stages(part, sites[0], f"{path}{name}/") for name, part in flow.source.parts]
         positions = on_positions(flow, steps)
-        draft = self._opening(flow, positions, sites[0], children, path)
+        draft = self._opening(flow, steps, positions, sites[0], children, path)
         for number, step in enumerate(steps):
             if step in positions:
                 continue
@@ -199,7 +201,13 @@ class _Maker:
     # ------------------------------------------------------------------ fuse
 
     def _opening(
-        self, flow: Flow, positions: Positions, place: tuple[Site, int], children: list[Stage], path: str
+        self,
+        flow: Flow,
+        steps: list[Step],
+        positions: Positions,
+        place: tuple[Site, int],
+        children: list[Stage],
+        path: str,
     ) -> _Draft:
         site, workers = place
         source = flow.source
@@ -212,20 +220,25 @@ class _Maker:
             known = tuple((order, step) for order, step in orders if order is not None)
             feed = Indexed(source, known, positions.dealt)
         elif isinstance(source, StreamSource):
-            feed = Streamed(source)
+            feed = Streamed(source, _shards_ordered_by(steps))
         else:
             raise PlanError(f"{source!r} is neither an indexed nor a stream source")
         draft = _Draft(feed, site, workers, f"{path}source")
         if isinstance(source, IndexedSource) and site.kind != "inline":
             draft.reasons += _how_read(source, find_executor(site.kind).remote)
-        for step in positions.orders:
-            draft.reasons.append(f"{step.op.label} is computed from the position, nothing is stored")
+        if isinstance(feed, Indexed):
+            for order, step in feed.orders:
+                draft.reasons.append(f"{step.op.label} is computed from the position, {order.stores}")
         if positions.dealt is not None:
             draft.reasons.append(_how_dealt(positions.dealt.op.deals))
         if isinstance(source, StreamSource):
             if find_executor(site.kind).remote:
                 return self._opening_here(draft, place)
             draft.reasons.append("the stream is advanced by one worker at a time")
+            if isinstance(feed, Streamed) and feed.ordered_by is not None:
+                draft.reasons.append(
+                    f"{feed.ordered_by.op.label} opens its parts, if several, in a new order each epoch"
+                )
         return draft
 
     def _opening_here(self, draft: _Draft, place: tuple[Site, int]) -> _Draft:
@@ -371,6 +384,16 @@ class _Maker:
             segment=draft.segment,
             reasons=tuple(draft.reasons),
         )
+
+
+def _shards_ordered_by(steps: list[Step]) -> Step | None:
+    """The op that says in which order the parts of a stream are opened: one that every sample reaches alone."""
+    for step in steps:
+        if step.op.orders_shards:
+            return step
+        if step.op.joined or step.op.effect is Effect.REGROUPS or step.op.interleave > 1:
+            return None
+    return None
 
 
 def _how_read(source: IndexedSource, remote: bool) -> list[str]:

@@ -11,7 +11,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -245,9 +245,17 @@ class Pulled:
 class StreamInlet(Inlet):
     """Records of a stream, pulled by one worker at a time."""
 
-    def __init__(self, source: StreamSource, epoch: int, again: Again | None = None) -> None:
+    def __init__(
+        self,
+        source: StreamSource,
+        epoch: int,
+        again: Again | None = None,
+        order: Callable[[int], Sequence[int] | None] = lambda count: None,
+    ) -> None:
         self.source = source
         self.epoch = epoch
+        #: in which order so many parts are opened; None for their own
+        self._order = order
         self._again = again
         #: where the inputs begin that `again` numbers
         self._base = again.position if again is not None else 0
@@ -342,7 +350,10 @@ class StreamInlet(Inlet):
     def _read(self) -> Generator[Any, None, None]:
         (first,) = self._shards
         skip = self._base - first.start
-        for number, shard in list(enumerate(self.source.shards()))[first.number :]:
+        shards = self.source.shards()
+        order = self._order(len(shards))
+        for number in range(first.number, len(shards)):
+            shard = shards[number if order is None else order[number]]
             if number > first.number:
                 self._shards.append(Shard(number, self.position + len(self._in_hand)))
             yield from self.source.open(shard, skip)

@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any, Generic, Self, TypeVar, cast
 
@@ -27,7 +28,7 @@ from penstock.runtime.isolated import Isolated
 from penstock.runtime.marks import plain_place
 from penstock.runtime.ranks import merge_states
 from penstock.runtime.run import Run
-from penstock.runtime.state import Moment, read
+from penstock.runtime.state import Moment, described, read
 from penstock.sources.source import Flow
 
 __all__ = ["Loader", "known_length"]
@@ -345,14 +346,20 @@ class Loader(Generic[T]):
         at = self._handed - behind
         if at == self._moment_at:
             moment = replace(self._moment, step=max(0, self._step - behind))
-            return moment.to_state(self._flow, self._seed)
+            return moment.to_state(self._described, self._seed)
         for handed in reversed(self._chunks):
             if handed.first < at <= handed.first + len(handed.places):
-                return self._moment_in(handed, at, max(0, self._step - behind)).to_state(self._flow, self._seed)
+                moment = self._moment_in(handed, at, max(0, self._step - behind))
+                return moment.to_state(self._described, self._seed)
         raise PenstockError(
             f"state_dict(behind={behind}): this loader has handed over {self._handed} batches, and remembers "
             f"where the stream stood for the last {_REMEMBERED} chunks of them; ask for a batch that is nearer"
         )
+
+    @cached_property
+    def _described(self) -> list[Any]:
+        """The pipeline in words; what is made of many samples is hashed for it, once."""
+        return described(self._flow)
 
     def _moment_in(self, handed: _Handed, at: int, step: int) -> Moment:
         number = at - handed.first - 1

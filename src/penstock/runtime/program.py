@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import Skip, WorkerDied
-from penstock.ops.op import Effect, Key
+from penstock.ops.op import Effect, Key, Op
 from penstock.plan.plan import Indexed, Stage, Step
 from penstock.provenance import Place, chosen, origin, root
 from penstock.runtime.calls import Calls
@@ -151,8 +151,10 @@ class Program:
         places: list[Place] = []
         for start in range(ticket.first, ticket.last, unit):
             members = range(start, min(start + unit, ticket.last))
-            if len(members) < unit and not self.steps[0].op.keeps_group(len(members)):
-                break
+            if len(members) < unit:
+                kept, failure = _keeps(self.steps[0].op, len(members))
+                if not kept:
+                    return Chunk(batches, places, failure, final=True)
             task.begin(reading.source, members)
             try:
                 if task.condemned:
@@ -296,11 +298,14 @@ class Program:
         starts = range(0, len(chunk.samples), size)
         groups = [chunk.samples[start : start + size] for start in starts]
         places: list[Place] = [chunk.places[start : start + size] for start in starts]
-        # A short group is the last of the epoch, or the one that the failed sample would have been in.
-        if groups and len(groups[-1]) < size and (chunk.failure or not step.op.keeps_group(len(groups[-1]))):
-            groups.pop()
-            places.pop()
-        return applied(step, Chunk(groups, places, chunk.failure, final=chunk.final), task)
+        failure = chunk.failure
+        if groups and len(groups[-1]) < size:
+            # It is the last of the epoch, or the one that the failed sample would have been in.
+            kept, failure = (False, failure) if failure is not None else _keeps(step.op, len(groups[-1]))
+            if not kept:
+                groups.pop()
+                places.pop()
+        return applied(step, Chunk(groups, places, failure, final=chunk.final), task)
 
     def expanded(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
         """The outputs of every sample in turn, in parts of about a millisecond."""
@@ -396,6 +401,14 @@ def finished(step: Step, chunk: Chunk, calls: Calls, out: Any) -> Chunk:
         samples = calls.surviving(chunk.samples)
         return Chunk(list(compress(samples, out)), chosen(places, out), failure, losses, final=chunk.final)
     return Chunk(out if type(out) is list else list(out), places, failure, losses, final=chunk.final)
+
+
+def _keeps(op: Op[Any, Any], count: int) -> tuple[bool, Failure | None]:
+    """Whether a last group of `count` samples is passed on, or what it ends the epoch in."""
+    try:
+        return op.keeps_group(count), None
+    except Exception as exc:
+        return False, Failure(exc)
 
 
 def _rebuilt(stage: Stage, seed: int, one_by_one: bool, store: Any, upstream: Program | None) -> Program:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from penstock.errors import StateMismatch
 from penstock.ops.op import Effect, Joint, Key
-from penstock.plan.plan import Indexed, Joined, Stage, Streamed
+from penstock.plan.plan import Indexed, Joined, Stage, Step, Streamed
 from penstock.runtime.again import Again, Lost
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.inlets import Inlet, Part, PositionInlet, StreamInlet
@@ -58,7 +60,7 @@ class Run:
         if isinstance(feed, Indexed):
             inlet = _positions(stage, epoch, lane.program.reading.length, again, self.part)
         elif isinstance(feed, Streamed):
-            inlet = StreamInlet(feed.source, epoch, again)
+            inlet = StreamInlet(feed.source, epoch, again, partial(self._shard_order, feed.ordered_by, epoch))
         else:
             joint = self._joint(feed, epoch)
             queues = self._queues(stage, feed, joint)
@@ -119,6 +121,10 @@ class Run:
             elif not joint.opens_inputs:
                 queue.renew(self.epoch)
         joint.restore(saved.get("saved"))
+
+    def _shard_order(self, step: Step | None, epoch: int, count: int) -> Sequence[int] | None:
+        """In which order so many parts of a stream are opened."""
+        return None if step is None else step.op.shard_order(count, Key(self.engine.seed, step.key), epoch)
 
     def _queues(self, stage: Stage, feed: Joined, joint: Joint | None) -> list[Queue]:
         carries = feed.step is not None and feed.step.op.carries

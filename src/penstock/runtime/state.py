@@ -56,11 +56,11 @@ class Moment:
     running: Plain = field(default_factory=dict)
     pending: list[Plain] = field(default_factory=list)
 
-    def to_state(self, flow: Flow, seed: int) -> Plain:
-        """The state of a loader of `flow` that stands here."""
+    def to_state(self, pipeline: list[Any], seed: int) -> Plain:
+        """The state of a loader that stands here; `pipeline` is what `described` gives."""
         out: Plain = {
             "version": VERSION,
-            "pipeline": described(flow),
+            "pipeline": pipeline,
             "seed": seed,
             "epoch": self.epoch,
             "batch": self.batch,
@@ -141,7 +141,8 @@ def _source(source: Source) -> Any:
     if isinstance(source, Composite):
         return {source.verb: {name: described(part) for name, part in source.parts}}
     length = source.length()
-    return source.label if length is None or length == math.inf else f"{source.label}: {length} samples"
+    known = source.label if length is None or length == math.inf else f"{source.label}: {length} samples"
+    return f"{known} ({source.content})" if source.content else known
 
 
 def _op(op: Op[Any, Any]) -> str:

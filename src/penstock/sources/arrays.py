@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from penstock.errors import PlanError
 from penstock.memory.recycle import Recycler
-from penstock.sources.source import IndexedSource, Indices, bare_subset, picked, subset_of, why_long_list
+from penstock.sources.source import (
+    IndexedSource,
+    Indices,
+    bare_subset,
+    content_of,
+    picked,
+    subset_of,
+    why_long_list,
+)
 from penstock.trees import stacked
 
 __all__ = ["ArraySource"]
@@ -79,6 +87,10 @@ class ArraySource(IndexedSource):
 
     def __len__(self) -> int:
         return self.rows if self.subset is None else len(self.subset)
+
+    @property
+    def content(self) -> str:
+        return content_of(self.subset)
 
     def numbers(self, indices: Indices) -> Indices:
         return picked(indices, self.subset)
@@ -169,6 +181,8 @@ class _Column:
                 block = self.recycler.empty(part.shape, part.dtype)
                 block[...] = part  # a slice is a view of the user's own array
                 return block
+            if not array.flags.c_contiguous:
+                return array[indices]  # `take` would copy all of it first
             out = self.recycler.empty((len(indices), *array.shape[1:]), array.dtype)
             # Our indices are in range, and without "clip" numpy would go through a buffer of its own.
             return array.take(indices, axis=0, out=out, mode="clip")

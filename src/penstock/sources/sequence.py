@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PlanError
-from penstock.sources.source import IndexedSource, Indices, bare_subset, picked, subset_of, why_long_list
+from penstock.sources.source import (
+    IndexedSource,
+    Indices,
+    bare_subset,
+    content_of,
+    picked,
+    subset_of,
+    why_long_list,
+)
 from penstock.trees import read_only
 
 __all__ = ["SequenceSource"]
@@ -64,6 +72,10 @@ class SequenceSource(IndexedSource):
     def __len__(self) -> int:
         return len(self.dataset) if self.subset is None else len(self.subset)
 
+    @property
+    def content(self) -> str:
+        return content_of(self.subset)
+
     def numbers(self, indices: Indices) -> Indices:
         return picked(indices, self.subset)
 
@@ -83,6 +95,8 @@ class SequenceSource(IndexedSource):
             numbers: Any = indices
         else:
             numbers = indices.tolist()
+            if type(dataset) is range:
+                return numbers if dataset == range(len(dataset)) else [dataset[number] for number in numbers]
         several = getattr(dataset, "__getitems__", None)
         if several is not None:
             samples = list(several(list(numbers)))

@@ -10,6 +10,7 @@ Sources are shared by workers: `read` may be called by several at once.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
@@ -29,6 +30,7 @@ __all__ = [
     "Source",
     "StreamSource",
     "bare_subset",
+    "content_of",
     "subset_of",
     "why_long_list",
 ]
@@ -61,6 +63,11 @@ class Source(ABC):
     def length(self) -> Length:
         """How many samples an epoch has, if it can be known."""
         return None
+
+    @property
+    def content(self) -> str:
+        """What tells it from another with the same label and length: of which samples or files it is made."""
+        return ""
 
 
 class IndexedSource(Source):
@@ -182,6 +189,13 @@ def subset_of(n: int, indices: Any, what: str) -> NDArray[np.int64] | None:
         bad = int(array[(array < -n) | (array >= n)][0])
         raise PlanError(f"{what}: index {bad} is outside a source of {n} samples")
     return np.where(array < 0, array + n, array)
+
+
+def content_of(subset: NDArray[np.int64] | None) -> str:
+    """What tells one subset from another."""
+    if subset is None:
+        return ""
+    return f"indices {hashlib.blake2b(subset.tobytes(), digest_size=4).hexdigest()}"
 
 
 def picked(indices: Indices, subset: NDArray[np.int64] | None) -> Indices:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PlanError
 from penstock.indices import split
-from penstock.sources.source import Composite, IndexedSource, Indices, Source, picked, subset_of
+from penstock.sources.source import Composite, IndexedSource, Indices, Source, content_of, picked, subset_of
 
 __all__ = ["Subset", "split_source"]
 
@@ -40,6 +40,10 @@ class Subset(IndexedSource):
     @property
     def label(self) -> str:
         return f"{self.whole.label}.split({len(self)} of {len(self.whole)})"
+
+    @property
+    def content(self) -> str:
+        return " ".join(filter(None, (self.whole.content, content_of(self.chosen))))
 
     @property
     def instant(self) -> bool:
