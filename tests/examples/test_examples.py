@@ -92,3 +92,10 @@ def test_the_flow_of_trw_map():
     assert 9 * 0.01 < found["overlapped_s"] < found["in_the_loop_s"]
     assert found["kept"] == [19] * 5
     assert found["left_out"] == [7] * 5
+
+
+def test_the_flow_of_resume_training():
+    found = call_main("resume_training")
+    assert (found["kills"], found["steps"], found["same_model"]) == (5, 200, True)
+    # A kill takes back no more than what is done between two saves.
+    assert 0 <= found["steps_done_again"] <= 5 * 10
