@@ -4,7 +4,7 @@ from itertools import count, islice
 
 import pytest
 from tests.helpers import INLINE, any_layout, any_workers, few_layouts, plain, until_error
-from tests.sources.joints import check_saved_at_every_step, flat, started, steps, told_apart
+from tests.sources.mix_joints import check_saved_at_every_step, flat, started, steps, told_apart
 
 import penstock as ps
 

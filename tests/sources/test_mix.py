@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.helpers import INLINE, SEVEN, THREADS, any_layout, any_workers, few_layouts, few_threads, until_error
-from tests.sources.joints import Fake, check_saved_at_every_step, flat, resumed, started, steps, told_apart
+from tests.sources.mix_joints import Fake, check_saved_at_every_step, flat, resumed, started, steps, told_apart
 
 import penstock as ps
 from penstock.ops.op import LOST, Key

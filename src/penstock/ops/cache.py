@@ -132,13 +132,15 @@ class _Replay(Joint):
         (source,) = inputs
         if source.epoch < 0:
             source.renew(0)  # what is kept is drawn once, and must not depend on when
-        samples, places = source.take(most)
-        self.ended = source.ended and not source.count
-        samples = self._recorded(samples, places)
-        old = min(self.left_out, len(samples))
-        self.left_out -= old
-        self.next += len(samples)
-        return samples[old:], places[old:]
+        while True:
+            samples, places = source.take(most)
+            self.ended = source.ended and not source.count
+            samples = self._recorded(samples, places)
+            old = min(self.left_out, len(samples))
+            self.left_out -= old
+            self.next += len(samples)
+            if old == 0 or old < len(samples) or self.ended:
+                return samples[old:], places[old:]
 
     def _played(self, most: int) -> tuple[list[Any], Sequence[Place]]:
         first, self.next = self.next, self.next + most

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from penstock.checks import whole_number
 from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
 from penstock.provenance import Passed, Place
+from penstock.randomness import derive
 
 __all__ = ["Repeat"]
 
 #: where passes without a number begin in each epoch, far from those of other epochs
 _FAR = 1 << 40
+_FURTHEST = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,16 @@ class Repeat(Op[In, In]):
 
 
 def first_pass(times: int | None, epoch: int) -> int:
-    """The upstream's epoch with which epoch `epoch` begins."""
-    return epoch * (_FAR if times is None else times)
+    """The upstream's epoch with which epoch `epoch` begins.
+
+    >>> first_pass(3, 2), first_pass(None, 1) == 1 << 40, first_pass(None, 1 << 40) < 1 << 62
+    (6, True, True)
+    """
+    first = epoch * (_FAR if times is None else times)
+    if first < _FURTHEST:
+        return first
+    # Passes of passes: any number far from others will do, as long as an array can hold it.
+    return derive("passes", epoch) % (_FURTHEST // _FAR) * _FAR
 
 
 class _Passes(Order):

@@ -78,6 +78,11 @@ class Shard(Op[In, In]):
                 f"{self.label}: ranks cannot be made equal, because {share.uneven}; use shard(steps=n), which "
                 "gives every rank n batches an epoch, or equal=False"
             )
+        if equal == "drop" and isinstance(share.length, int) and 0 < share.length < share.block * world:
+            raise PlanError(
+                f"{self.label}: {share.length} samples are not enough for {share.block} on each of {world} ranks; "
+                "use equal='wrap', 'pad' or False, or fewer ranks"
+            )
         here: list[Op[Any, Any]] = [Portion(rank, world, block=share.block, equal=equal, keeps=not share.uneven)]
         if equal in ("wrap", "pad"):
             if not share.indexed or not isinstance(share.length, int):

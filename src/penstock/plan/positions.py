@@ -52,10 +52,12 @@ def on_positions(flow: Flow, steps: list[Step]) -> Positions:
                 continue
             if not op.joined:
                 raise _no_random_access(op, why)
-        if op.deals is not None and not lost:
-            found.dealt = step
-            lost = f"{op.label} leaves only some of the positions"
-            continue
+        if op.deals is not None:
+            if not lost and not any(map(_varies, before)):
+                found.dealt = step
+                lost = f"{op.label} leaves only some of the positions"
+                continue
+            lost = lost or f"{op.label} deals samples as they pass"
         if op.remembers and not lost and found.cache is None and _in_one_place(before):
             found.cache = step
         elif op.joined or op.effect is Effect.REGROUPS or op.interleave > 1:
@@ -78,7 +80,7 @@ def _why_not(op: Op[Any, Any], length: Length, before: list[Op[Any, Any]], later
         return "an endless stream has no whole"
     if op.commutes:
         return ""
-    varying = [one for one in before if one.may_skip or one.effect in (Effect.SELECTS, Effect.EXPANDS)]
+    varying = [one for one in before if _varies(one)]
     if varying:
         return f"{varying[0].label} before it varies the count"
     calling = [one for one in before if one.calls_user]
@@ -86,6 +88,11 @@ def _why_not(op: Op[Any, Any], length: Length, before: list[Op[Any, Any]], later
         # It is done all the same where an op further on cannot do without positions.
         return f"{calling[0].label} may skip a sample, and then counting positions is not counting samples"
     return ""
+
+
+def _varies(op: Op[Any, Any]) -> bool:
+    """Whether it may drop or multiply samples."""
+    return op.may_skip or op.effect in (Effect.SELECTS, Effect.EXPANDS)
 
 
 def _in_one_place(ops: list[Op[Any, Any]]) -> bool:

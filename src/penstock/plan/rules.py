@@ -21,6 +21,7 @@ from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.memory.parcel import SHARED_BYTES
+from penstock.ops.line import Line
 from penstock.ops.op import Effect, Length, Op, unknown
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
 from penstock.plan.positions import Positions, on_positions
@@ -100,6 +101,8 @@ class _Maker:
         self.here: tuple[Site, int] | None = None
         #: the site whose one thread draws from the global generators
         self.drawing: Site | None = None
+        #: the numbers of ops that keep the order although they need not
+        self.in_order: set[int] = set()
 
     def stages(self, flow: Flow, default: tuple[Site, int] | None = None, path: str = "") -> Stage:
         """The last stage of `flow`, with all others below it.
@@ -113,6 +116,7 @@ class _Maker:
         if isinstance(flow.source, Composite):
             children = [self.stages(part, sites[0], f"{path}{name}/") for name, part in flow.source.parts]
         positions = on_positions(flow, steps)
+        self._keep_order([step for step in steps if step not in positions], top)
         draft = self._opening(flow, steps, positions, sites[0], children, path)
         for number, step in enumerate(steps):
             if step in positions:
@@ -120,12 +124,24 @@ class _Maker:
             if step is positions.cache:
                 _remember(draft, step)
                 continue
+            # By the op's number, without those that have no say in what is delivered.
+            segment = f"{path}{sum(one.op.buffer is None for one in steps[:number])}"
+            if _takes_lined_up(step.op) and _alternates(draft):
+                draft = self._lined_up(draft, step, sites[number + 1], f"{segment}-line")
             if step.op.joined:
-                segment = f"{path}{number}"
                 draft = self._with_joint(draft, step, sites[number + 1], steps[number + 1 :], top, segment)
             else:
                 draft = self._added(draft, step, sites[number + 1])
         return self._finished(draft)
+
+    def _keep_order(self, steps: list[Step], top: bool) -> None:
+        """An op that need not keep the order does, where one behind it makes samples again to be resumed."""
+        for number, step in enumerate(steps):
+            if not step.op.ordered:
+                why = "what its pipeline is part of" if not top else _needs_order(steps[number + 1 :])
+                if why:
+                    self.in_order.add(step.number)
+                    self.notes.append(f"{step.op.label} keeps the order all the same: {why} is resumed by it")
 
     def _numbered(self, ops: tuple[Op[Any, Any], ...], path: str) -> list[Step]:
         """The ops with their keys. Those of a part hang on its name, and so not on what other parts there are."""
@@ -247,6 +263,15 @@ class _Maker:
         reading.reasons.append("the stream is read here, by one thread, and not in the worker processes")
         after = _Draft(Joined((self._finished(reading),)), *place, draft.segment)
         after.reasons.append("samples reach the worker processes through shared memory")
+        return after
+
+    def _lined_up(self, draft: _Draft, step: Step, place: tuple[Site, int], segment: str) -> _Draft:
+        """A new segment, which is resumed by the numbers of its samples."""
+        stage = self._finished(draft)
+        line = Step(Line(), self.steps, "line")
+        self.steps += 1
+        after = _Draft(Joined((stage,), line), *place, segment)
+        after.reasons.append(f"not fused with stage {stage.number}: samples alternate before {step.op.label}")
         return after
 
     def _added(self, draft: _Draft, step: Step, place: tuple[Site, int]) -> _Draft:
@@ -373,7 +398,7 @@ class _Maker:
             steps=tuple(draft.steps),
             site=draft.site,
             workers=draft.workers,
-            ordered=draft.ordered,
+            ordered=all(step.op.ordered or step.number in self.in_order for step in draft.steps),
             unit=draft.unit,
             interleave=draft.interleave,
             bound_tickets=max(per_worker * draft.workers, draft.interleave + 1),
@@ -426,6 +451,45 @@ def _carrying(stage: Stage) -> Op[Any, Any] | None:
         if isinstance(one.feed, Joined) and one.feed.step is not None and one.feed.step.op.carries:
             return one.feed.step.op
     return None
+
+
+def _alternates(draft: _Draft) -> bool:
+    """Whether outputs alternate in the segment that `draft` is in, so that it cannot be resumed inside an input."""
+    if draft.interleave > 1:
+        return True
+    feed = draft.feed
+    while isinstance(feed, Joined) and feed.step is None and feed.composite is None:
+        (stage,) = feed.children
+        if stage.interleave > 1:
+            return True
+        feed = stage.feed
+    return False
+
+
+def _takes_lined_up(op: Op[Any, Any]) -> bool:
+    """Whether a resume may have to make single samples before `op` again, a part of one, or go by what it loses."""
+    if op.joined:
+        return op.effect is Effect.REGROUPS and op.group_size() is None
+    return op.buffer is None
+
+
+def _needs_order(later: list[Step]) -> str:
+    """An op of which a resume makes samples again that were delivered, and so needs them to be the same.
+
+    A batch does not, as long as all behind it takes whole batches in their order.
+    """
+    grouped = alternating = False
+    for step in later:
+        op = step.op
+        if op.joined and (grouped or op.group_size() is None):
+            return op.label
+        if alternating and _takes_lined_up(op):
+            return op.label
+        alternating = alternating or op.interleave > 1
+        if grouped and (op.effect not in (Effect.KEEPS, Effect.SELECTS) or not op.ordered):
+            return op.label
+        grouped = grouped or op.joined
+    return ""
 
 
 def _on_loop(site: Site) -> bool:

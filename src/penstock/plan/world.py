@@ -111,9 +111,11 @@ def _dealt(flow: Flow, world: World, top: bool) -> Flow:
     for number, op in enumerate(flow.ops):
         if op.parts:
             before, later = flow.ops[:number], flow.ops[number + 1 :]
-            uneven = "it is part of another pipeline" if not top else _uneven(before, later)
+            uneven = "it is part of another pipeline" if not top else _uneven(later)
             block = 1 if uneven else _block(later)
-            indexed = isinstance(source, IndexedSource)
+            indexed = isinstance(source, IndexedSource) and all(
+                _plain(one) or one.order() is not None for one in before
+            )
             here, last = op.deal(Share(world.rank, world.size, block, uneven, length, indexed))
             ops += here
             behind += last
@@ -138,11 +140,8 @@ def _block(later: tuple[Op[Any, Any], ...]) -> int:
     return 1
 
 
-def _uneven(before: tuple[Op[Any, Any], ...], later: tuple[Op[Any, Any], ...]) -> str:
+def _uneven(later: tuple[Op[Any, Any], ...]) -> str:
     """Why ranks that get as many samples do not deliver as many; nothing if they do."""
-    for op in before:
-        if not _plain(op) and op.order() is None:
-            return f"{op.label} varies what is there to be dealt"
     batched = False
     for op in later:
         if op.effect is Effect.REGROUPS and op.group_size() is not None and not batched:

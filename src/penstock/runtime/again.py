@@ -6,11 +6,13 @@ The other side is `penstock.runtime.marks`, which says what the numbers are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.provenance import Passed, Place, path
 from penstock.runtime.chunk import Chunk, ErrorRecord
 from penstock.runtime.marks import Standing, place_from
+from penstock.runtime.stretches import Stretch, common
 
 __all__ = ["Again", "Lost", "Sieve", "sifted"]
 
@@ -18,19 +20,14 @@ __all__ = ["Again", "Lost", "Sieve", "sifted"]
 class Sieve:
     """What of the samples made of one input is still to come."""
 
-    def __init__(self, place: Place, behind: tuple[int, ...] | None, only: list[tuple[int, ...]]) -> None:
+    def __init__(self, place: Place, parts: list[Stretch]) -> None:
         self.place = place
-        self.behind = behind
-        self.only = only
+        self.parts = parts
 
     def passes(self, place: Place) -> bool:
         """Whether the sample at `place` is to be delivered, or leads to one that is."""
         way = path(place, self.place)
-        if way is None:
-            return True
-        if self.behind is not None and (way > self.behind or way == self.behind[: len(way)] != self.behind):
-            return True
-        return any(way[: len(one)] == one or way == one[: len(way)] for one in self.only)
+        return way is None or any(one.holds(way) for one in self.parts)
 
 
 def sifted(chunk: Chunk, sieves: Sequence[Sieve]) -> Chunk:
@@ -54,10 +51,9 @@ class Again:
         for gap, count in saved.get("wanted", ()):
             self.wanted.append(range(end + gap, end + gap + count))
             end += gap + count
-        self._behind = {number: tuple(way) for number, *way in saved.get("behind", ())}
-        self._only: dict[int, list[tuple[int, ...]]] = {}
-        for number, *way in saved.get("only", ()):
-            self._only.setdefault(number, []).append(tuple(way))
+        self._parts: dict[int, list[Stretch]] = {}
+        for number, *way in saved.get("parts", ()):
+            self._parts.setdefault(number, []).append(Stretch.read(way))
         self.turns: list[int] | None = saved.get("turns")
         self.turn: int = saved.get("turn", 0)
 
@@ -86,72 +82,80 @@ class Again:
                     if first + number * unit >= standing.next:
                         standing.wanted[first + number * unit] = standing.ref
             standing.next = limit
-        for number in sorted(self._behind.keys() | self._only.keys()):
+        for number, parts in self._parts.items():
             at = first + number * unit
             if at in standing.wanted:
-                self._narrow_input(standing, at, self._behind.get(number), self._only.get(number, []))
-
-    @staticmethod
-    def _narrow_input(
-        standing: Standing, at: int, behind: tuple[int, ...] | None, only: list[tuple[int, ...]]
-    ) -> None:
-        if at in standing.only:
-            return  # these are single samples that came through since
-        way = standing.behind.pop(at, None)
-        left = only if way is None else [one for one in only if one > way]
-        if left:
-            standing.only[at] = list(left)
-        if behind is not None:
-            standing.behind[at] = behind if way is None else max(way, behind)
-        elif not left:
-            del standing.wanted[at]
+                left = common(standing.parts.get(at, [Stretch()]), parts)
+                if left:
+                    standing.parts[at] = left
+                else:
+                    del standing.wanted[at]
+                    standing.parts.pop(at, None)
 
     def sieves(self, first: int, places: Sequence[Place]) -> tuple[Sieve, ...]:
         """Sieves for consecutive inputs at `places`, the first of which has number `first`."""
-        if not self._behind and not self._only:
+        if not self._parts:
             return ()
-        out = []
-        for number in sorted(self._behind.keys() | self._only.keys()):
-            if first <= number < first + len(places):
-                out.append(Sieve(places[number - first], self._behind.get(number), self._only.get(number, [])))
-        return tuple(out)
+        return tuple(
+            Sieve(places[number - first], parts)
+            for number, parts in self._parts.items()
+            if first <= number < first + len(places)
+        )
 
 
 class Lost:
-    """Samples that were lost before a resume, and are not tried again, by the segment they were lost in."""
+    """Samples that were lost before a resume, and are not tried again, by the segment and the epoch of that."""
 
     def __init__(self) -> None:
-        self._places: dict[str, set[Any]] = {}
+        self._places: dict[tuple[str, int], set[Any]] = {}
 
     def add(self, saved: list[Any]) -> None:
-        for segment, place in saved:
-            self._places.setdefault(segment, set()).add(_hashable(place_from(place)))
+        for segment, turn, place in saved:
+            self._places.setdefault((segment, turn), set()).add(_hashable(place_from(place)))
+
+    def take_over(self, other: Lost) -> None:
+        """What was lost in inputs that go on from another run."""
+        for key, places in other._places.items():
+            self._places.setdefault(key, set()).update(places)
 
     def __bool__(self) -> bool:
         return bool(self._places)
 
-    def __contains__(self, record: ErrorRecord) -> bool:
-        return _hashable(record.place) in self._places.get(record.segment, ())
-
-    def without(self, chunk: Chunk, segment: str) -> Chunk:
-        """`chunk`, as if what was lost in `segment` before had been lost now."""
-        lost = self._places.get(segment)
+    def sort_out(self, chunk: Chunk, segment: str, epoch: int) -> None:
+        """What was lost in this epoch of `segment` before is lost again, whatever came of it now, and not told."""
+        lost = self._places.get((segment, epoch))
         if lost is None:
-            return chunk
-        keep = [not _made_of_any(place, lost) for place in chunk.places]
-        chunk.samples = [sample for sample, kept in zip(chunk.samples, keep, strict=True) if kept]
-        chunk.places = [place for place, kept in zip(chunk.places, keep, strict=True) if kept]
-        chunk.losses = [one for one in chunk.losses if one not in self]
-        return chunk
+            return
+        found: dict[Any, ErrorRecord] = {}
+        keep: list[bool] = []
+        for place in chunk.places:
+            of = _lost_of(place, lost)
+            keep.append(of is None)
+            if of is not None:
+                found[_hashable(of)] = ErrorRecord("", -1, epoch, LostBefore(), of, known=True)
+        if found:
+            chunk.samples = [sample for sample, kept in zip(chunk.samples, keep, strict=True) if kept]
+            chunk.places = [place for place, kept in zip(chunk.places, keep, strict=True) if kept]
+        again = [_known(one, lost) for one in chunk.losses]
+        chunk.losses = [*again, *found.values()]
 
 
-def _made_of_any(place: Place, lost: set[Any]) -> bool:
+class LostBefore(Exception):
+    """Stands for what a sample failed with before a resume."""
+
+
+def _known(record: ErrorRecord, lost: set[Any]) -> ErrorRecord:
+    own = not record.segment and _hashable(record.place) in lost
+    return replace(record, known=True) if own else record
+
+
+def _lost_of(place: Place, lost: set[Any]) -> Place | None:
+    """What `place` is, or was made of, that was lost."""
     if _hashable(place) in lost:
-        return True
+        return place
     if isinstance(place, tuple) and not isinstance(place, Passed):
-        start = place[0] if len(place) == 2 else place[:-1]
-        return _made_of_any(start, lost)
-    return False
+        return _lost_of(place[0] if len(place) == 2 else place[:-1], lost)
+    return None
 
 
 def _hashable(place: Place) -> Any:

@@ -164,9 +164,11 @@ def unstowed(cargo: Cargo, memory: Any) -> Chunk:
 def _told(record: ErrorRecord | None) -> tuple[Any, ...] | None:
     if record is None:
         return None
-    return record.op, record.index, record.epoch, packed(record.exception), record.place, record.segment
+    exc = packed(record.exception)
+    where = (record.place, record.segment, record.turn, record.at, record.known)
+    return record.op, record.index, record.epoch, exc, *where
 
 
 def _record(told: tuple[Any, ...], exc: BaseException) -> ErrorRecord:
-    op, index, epoch, _, place, segment = told
-    return ErrorRecord(op, index, epoch, exc, place, segment)
+    op, index, epoch, _, *where = told
+    return ErrorRecord(op, index, epoch, exc, *where)

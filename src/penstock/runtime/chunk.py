@@ -24,8 +24,13 @@ class ErrorRecord:
     exception: BaseException
     #: where in the order of the epoch the sample stood
     place: Place = None
-    #: the segment of the pipeline that it was lost in
+    #: the segment of the pipeline that it was lost in, and which epoch that was there
     segment: str = field(default="", repr=False, compare=False)
+    turn: int = field(default=0, repr=False, compare=False)
+    #: what it was made of there: the number of the segment's input, and the way from that
+    at: tuple[int, tuple[int, ...]] | None = field(default=None, repr=False, compare=False)
+    #: it was lost, and told, before a resume
+    known: bool = field(default=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.op}, sample {self.index}, epoch {self.epoch}: {self.exception!r}"

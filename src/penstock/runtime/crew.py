@@ -23,14 +23,20 @@ from penstock.executors.executor import Executor, Worker
 from penstock.plan.plan import Site
 from penstock.runtime.stage_run import Job, Pull, StageRun
 
-__all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for", "out_of"]
+__all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for", "nested", "out_of"]
 
 # An RLock, because a finalizer of the user's may run wherever memory is allocated.
 LOCK = threading.RLock()
 os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
-#: `HERE.crew` is the crew whose worker this thread is
+#: `HERE.crew` is the crew whose worker this thread is; `HERE.nested` says that it is one of a worker process
 HERE = threading.local()
+
+
+def nested() -> bool:
+    """Whether this runs inside a function of a pipeline."""
+    return getattr(HERE, "crew", None) is not None or getattr(HERE, "nested", False)
+
 
 _numbers = count(1)
 

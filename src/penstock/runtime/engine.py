@@ -19,7 +19,7 @@ from math import inf
 from time import perf_counter
 from typing import Any
 
-from penstock.errors import PenstockError, StageTimeout
+from penstock.errors import PenstockError, PlanError, StageTimeout
 from penstock.executors.executor import Executor
 from penstock.plan.plan import Indexed, Joined, Plan
 from penstock.plan.rules import Options, make_plan
@@ -147,6 +147,8 @@ class Engine:
         self._check_open()
         with LOCK:
             garbage = self._leave()
+            if saved is not None and (lost or saved["feed"].get("lost")):
+                garbage += self._become_wary()
             run, self.upcoming = self.upcoming, None
             if run is not None and (run.epoch != epoch or saved is not None or part):
                 garbage += run.cancel()
@@ -226,15 +228,28 @@ class Engine:
 
     def replan(self, run: Run, position: int) -> Run:
         """A sample was skipped where the plan had relied on the count: go on without relying on it."""
+        for stage in self.plan.stages:
+            dealt = stage.feed.dealt if isinstance(stage.feed, Indexed) else None
+            if dealt is not None and dealt.op.deals.keeps and dealt.op.deals.world > 1:
+                raise PlanError(
+                    f"{stage.label} skipped the sample at position {position}, but ranks that deliver in step "
+                    'rely on each; say that it may: on_error="skip", so that every rank has a stream of its own'
+                )
         with LOCK:
-            self.options = replace(self.options, wary=True)
-            garbage = self._leave()
+            garbage = self._leave() + self._become_wary()
+        discard(garbage)
+        return self.enter(run.epoch, begun_at(self.plan.root, run.epoch, position), part=run.part)
+
+    def _become_wary(self) -> list[Any]:
+        """Rely on the count no longer. Returns what is to be let go of outside the lock."""
+        garbage: list[Any] = []
+        if any(stage.hopeful for stage in self.plan.stages):
             if self.upcoming is not None:
                 garbage += self.upcoming.cancel()
                 self.upcoming = None
+            self.options = replace(self.options, wary=True)
             self._set_up(make_plan(self.flow, self.options))
-        discard(garbage)
-        return self.enter(run.epoch, begun_at(self.plan.root, position))
+        return garbage
 
     def stage_runs(self, crew: Crew) -> list[StageRun]:
         """The stages that may have tickets for `crew`; begins the next epoch when this one's are all out."""

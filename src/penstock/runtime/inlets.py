@@ -164,21 +164,22 @@ class PositionInlet(Inlet):
 
     def cut(self, count: int) -> Ticket:
         positions, self._now = self._now[:count], self._now[count:]
-        trace = Trace(positions, ((0, self._leaf, 0),), self._sieves(positions), self.unit)
+        grouped = bool(self._leaf.batched)
+        trace = Trace(positions, ((0, self._leaf, 0),), self._sieves(positions), self.unit, grouped)
         return Ticket(self.epoch, positions.start, positions.stop, positions.step, trace=trace)
 
     def _sieves(self, positions: range) -> tuple[Sieve, ...]:
         if self._again is None:
             return ()
         unit = self.unit
-        if unit > 1:
-            groups = [positions[at : at + unit] for at in range(0, len(positions), unit)]
-            return self._again.sieves((positions.start - self._base) // unit, groups)
-        out: tuple[Sieve, ...] = ()
+        places: Sequence[Any] = positions
+        if self._leaf.batched:
+            places = [positions[at : at + unit] for at in range(0, len(positions), unit)]
         if positions.step == 1:
-            return self._again.sieves(positions.start - self._base, positions)
-        for position in positions:
-            out += self._again.sieves(position - self._base, range(position, position + 1))
+            return self._again.sieves((positions.start - self._base) // unit, places)
+        out: tuple[Sieve, ...] = ()
+        for position, place in zip(positions, places, strict=True):  # dealt one by one
+            out += self._again.sieves(position - self._base, [place])
         return out
 
     @property

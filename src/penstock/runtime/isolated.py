@@ -427,11 +427,9 @@ class Elsewhere:
         self.chunk = chunk
         self.count = count
         self._ranks = {id(one): rank for one, rank in zip(losses, ranks, strict=False)}
+        #: kept, so that no other gets the id of one of them
         self._losses = losses
 
-    def rank(self, place: Place, places: Sequence[Place]) -> int:
-        """How many of its samples come before what was lost at `place`."""
-        for one in self._losses:
-            if one.place == place:
-                return self._ranks.get(id(one), 0) - (self.count - len(places))
-        return 0
+    def rank(self, lost: ErrorRecord, places: Sequence[Place]) -> int:
+        """How many of its samples come before one that was lost."""
+        return self._ranks.get(id(lost), 0) - (self.count - len(places))

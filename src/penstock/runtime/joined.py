@@ -62,6 +62,8 @@ class Queue:
         self.lost: deque[tuple[int, ErrorRecord]] = deque()
         #: so many of the next samples were there before a resume: one that fails now leaves a gap
         self.replaying = 0
+        #: gaps behind the mark
+        self._gaps = 0
         #: samples, places, where they came from, and the number of the first there
         self._parts: deque[tuple[list[Any], Sequence[Place], Any, int]] = deque()
         #: where the first part begins, as far as it has not been taken
@@ -94,10 +96,10 @@ class Queue:
             taken.append((samples, places) if whole else (samples[first:stop], places[first:stop]))
             if self._history is not None:
                 self._history.append((self.taken + most - left - (stop - first), taken[-1][1], origin))
+            if origin is not None:
+                self._mark(origin, *taken[-1])
         self.count -= most - left
         self.taken += most - left
-        if origin is not None:
-            self.mark = Mark(origin, taken[-1][1][-1])
         if len(taken) == 1:
             return taken[0]
         return list(chain.from_iterable(part[0] for part in taken)), joined([part[1] for part in taken])
@@ -105,25 +107,40 @@ class Queue:
     def fill(self, chunk: Chunk) -> None:
         """A chunk of the upstream. What it lost is remembered, and leaves gaps where samples were before."""
         samples, places, origin = chunk.samples, chunk.places, chunk.trace
-        if chunk.losses and origin is not None:
+        if chunk.losses:
             first = self.taken + self.count
             own = [one for one in chunk.losses if one.segment == self.segment]
-            ranks = [origin.rank(one.place, places) for one in own]
-            if self.replaying:
-                samples, places = _with_gaps(samples, places, own, ranks)
+            ranks = [0 if origin is None else origin.rank(one, places) for one in own]
             # What was lost further up left no gap here.
             lost = [(first, one) for one in chunk.losses if one.segment != self.segment]
-            lost += [(first + rank, one) for rank, one in zip(ranks, own, strict=True)]
+            for rank, one in sorted(zip(ranks, own, strict=True), key=lambda one: one[0]):
+                at = rank + len(samples) - len(chunk.samples)
+                if at < self.replaying and not one.known:
+                    samples = [*samples[:at], LOST, *samples[at:]]
+                    places = [*places[:at], one.place, *places[at:]]
+                lost.append((first + at, one))
             self.lost += sorted(lost, key=lambda one: one[0])
         self.replaying = max(0, self.replaying - len(samples))
         self.add(samples, places, origin)
 
+    def _mark(self, origin: Any, samples: list[Any], places: Sequence[Place]) -> None:
+        """These were taken. Gaps at their end are behind the mark: what was lost there will be read again."""
+        real = len(samples)
+        while real and samples[real - 1] is LOST:
+            real -= 1
+        if real:
+            self.mark = Mark(origin, places[real - 1])
+            self._gaps = len(samples) - real
+        else:
+            self._gaps += len(samples)
+
     def lost_before(self) -> list[ErrorRecord]:
-        """What was lost among the samples taken so far, since this was asked last."""
+        """What was lost between the mark at that time and the samples taken since this was asked last."""
         out = []
-        while self.lost and self.lost[0][0] <= self.taken:
-            out.append(self.lost.popleft()[1])
-        return out
+        while self.lost and self.lost[0][0] < self.taken:
+            out.append(self.lost.popleft())
+        self.lost.extendleft(one for one in reversed(out) if one[0] >= self.taken - self._gaps)
+        return [one for _, one in out]
 
     def marks(self, numbers: Sequence[int]) -> tuple[Mark, ...]:
         """Marks of samples that were taken earlier, in ascending order; those before them will not be asked for."""
@@ -145,26 +162,16 @@ class Queue:
         assert self.upstream is not None
         if epoch <= self.epoch:
             self.taken = 0
+            self.lost.clear()
         self._parts.clear()
         self._first = 0
         self.count = 0
         self.ended = False
         self.failure = None
         self.mark = Given(saved)
-        self.lost.clear()
+        self._gaps = 0
         self.epoch = epoch
         self.upstream.start(epoch, saved)
-
-
-def _with_gaps(
-    samples: list[Any], places: Sequence[Place], losses: list[ErrorRecord], ranks: list[int]
-) -> tuple[list[Any], Sequence[Place]]:
-    """Samples with `LOST` where one was lost."""
-    out, at = list(samples), list(places)
-    for rank, record in sorted(zip(ranks, losses, strict=True), key=lambda one: one[0], reverse=True):
-        out.insert(rank, LOST)
-        at.insert(rank, record.place)
-    return out, at
 
 
 class JoinedInlet(Inlet):
@@ -204,7 +211,9 @@ class JoinedInlet(Inlet):
         self._record: Record | None = None
         if again is not None and joint is not None:
             self._record = self._recorded()
-            self._record.lost = [(segment, place_from(place)) for segment, place in again.feed.get("lost", ())]
+            self._record.lost = [
+                (segment, turn, place_from(at)) for segment, turn, at in again.feed.get("lost", ())
+            ]
 
     def available(self, most: int) -> int:
         while self._passed.count < most and not self._finished and self._step(most - self._passed.count):
@@ -230,7 +239,7 @@ class JoinedInlet(Inlet):
             record.next = self._record = self._recorded()
             for queue in self.queues:
                 if queue.lost:
-                    record.lost += [(one.segment, one.place) for one in queue.lost_before()]
+                    record.lost += [(one.segment, one.turn, one.place) for one in queue.lost_before()]
         if samples or self._finished:
             return True
         allowed = self.budget.allowed
@@ -327,8 +336,8 @@ class JoinedInlet(Inlet):
         nbytes = self.held_bytes * count // self._here
         self.held_bytes -= nbytes
         samples, places = self._passed.take(count)
-        losses = self._losses_before(places[-1]) if self.losses else []
         trace = Trace(places, self._passed.came, self._sieves(places))
+        losses = self._losses_before(places[-1], trace) if self.losses else []
         return Ticket(self.epoch, samples=samples, places=places, losses=losses, nbytes=nbytes, trace=trace)
 
     def _sieves(self, places: Sequence[Place]) -> tuple[Sieve, ...]:
@@ -344,8 +353,17 @@ class JoinedInlet(Inlet):
             out += self._again.sieves(record.first + at, places[offset:stop])
         return out
 
-    def _losses_before(self, place: Place) -> list[ErrorRecord]:
+    def _losses_before(self, place: Place, trace: Trace) -> list[ErrorRecord]:
         """What was lost before the sample at `place`; what was lost behind it waits for its own turn."""
+        if self.joint is None:
+            one, segment = trace.locate(place), self.queues[0].segment
+            told: list[ErrorRecord] = []
+            left: list[ErrorRecord] = []
+            for record in self.losses:
+                later = record.at is not None and record.segment == segment and record.at >= (one.number, one.way)
+                (left if later else told).append(record)
+            self.losses = left
+            return told
         stop = last_root(place) if len(self.queues) == 1 else None
         if stop is None:
             told, self.losses = self.losses, []

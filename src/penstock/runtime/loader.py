@@ -17,11 +17,11 @@ from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool
 from penstock.plan.plan import Indexed
 from penstock.plan.rules import Options, flow_length
-from penstock.plan.world import World, dealt, portion_of, world_now
+from penstock.plan.world import ALONE, World, dealt, portion_of, world_now
 from penstock.provenance import Place, root, weight
 from penstock.runtime.budget import parse_bytes
 from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
-from penstock.runtime.crew import LOCK
+from penstock.runtime.crew import LOCK, nested
 from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit
 from penstock.runtime.isolated import Isolated
@@ -82,7 +82,7 @@ class Loader(Generic[T]):
         self._limit = ErrorLimit(max_errors)
         #: what the user has made, and what of it this rank runs
         self._flow = flow
-        flow = dealt(flow, world or world_now(), needs_shard=True)
+        flow = dealt(flow, world or world_now(), needs_shard=not nested())
         self._deals = portion_of(flow)
         if isolate and inline:
             raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
@@ -199,6 +199,7 @@ class Loader(Generic[T]):
                 while samples:
                     self._delivered += 1
                     self._handed += 1
+                    self._step += 1
                     yield samples.pop()
                     if iteration.ended:
                         iteration.check()
@@ -226,6 +227,8 @@ class Loader(Generic[T]):
         failure = chunk.failure
         places = chunk.places
         for record in chunk.losses:
+            if record.known:
+                continue
             self._record(record)
             before = [place for place in places if root(place) < root(record.place)]
             too_many = self._limit.check(self._error_count, counters.samples + sum(map(weight, before)))
@@ -265,19 +268,36 @@ class Loader(Generic[T]):
             iteration.ended = True
             self._engine.leave(iteration.run)
 
-    def epochs(self, n: int) -> Iterator[tuple[int, Iterator[T]]]:
-        """``(epoch, batches)`` for the next `n` epochs; numbers go on where the loader stands."""
+    def epochs(self, n: int | None = None) -> Iterator[tuple[int, Iterator[T]]]:
+        """``(epoch, batches)`` for the next `n` epochs; numbers go on where the loader stands.
+
+        Without a number, up to the last of ``loader(epochs=)``: so a script that is run again, with a
+        state, goes on to the same end.
+        """
+        if n is None:
+            if self._last_epoch == math.inf:
+                raise PlanError("epochs() without a number needs to know how many: pipeline.loader(epochs=90)")
+            return self._each_epoch(None)
         return self._each_epoch(whole_number(n, "epochs(n)"))
 
-    def _each_epoch(self, n: int) -> Iterator[tuple[int, Iterator[T]]]:
-        self._engine.last_epoch = min(self._last_epoch, self._next_epoch + n - 1)
-        for _ in range(n):
+    def _each_epoch(self, n: int | None) -> Iterator[tuple[int, Iterator[T]]]:
+        last = self._last_epoch if n is None else self._next_epoch + n - 1
+        self._engine.last_epoch = min(self._last_epoch, last)
+        while self._next_epoch <= last:
             batches = iter(self)
+            if self._epoch > last:
+                # A state saved behind the last batch of an epoch: that one was over already.
+                self._end_iteration()
+                self._next_epoch = self._epoch
+                break
             yield self._epoch, batches
         self._engine.last_epoch = self._last_epoch
 
     def steps(self, n: int) -> Iterator[tuple[int, T]]:
-        """``(step, batch)`` for the next `n` steps, over as many epochs as that takes; numbers go on."""
+        """``(step, batch)`` for the next `n` steps, over as many epochs as that takes.
+
+        A step is a batch that was handed over, in whatever way: numbers go on where the loader stands.
+        """
         return self._each_step(whole_number(n, "steps(n)"))
 
     def _each_step(self, n: int) -> Iterator[tuple[int, T]]:
@@ -285,7 +305,6 @@ class Loader(Generic[T]):
         while self._step < stop:
             before = self._step
             for batch in self:
-                self._step += 1
                 yield self._step - 1, batch
                 if self._step == stop:
                     return
@@ -312,6 +331,11 @@ class Loader(Generic[T]):
     def batch_index(self) -> int:
         """How many batches of this epoch have been handed over."""
         return self._delivered
+
+    @property
+    def step(self) -> int:
+        """How many batches have been handed over in all, those before a resume included."""
+        return self._step
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch number `epoch`."""
@@ -368,8 +392,8 @@ class Loader(Generic[T]):
         if handed.losses and handed.trace is not None:
             segment, rank = self._engine.plan.root.segment, handed.trace.rank
             own = [one for one in handed.losses if one.segment == segment]
-            ahead = [one for one in own if rank(one.place, handed.places) > number]
-            lost = [[one.segment, plain_place(one.place)] for one in ahead]
+            ahead = [one for one in own if rank(one, handed.places) > number]
+            lost = [[one.segment, one.turn, plain_place(one.place)] for one in ahead]
         if handed.epoch == self._lost_in:
             lost += self._lost_ahead
         start = self._start_of(handed.epoch)
@@ -384,14 +408,16 @@ class Loader(Generic[T]):
             pending=handed.pending,
         )
 
-    def load_state_dict(self, state: Any) -> None:
+    def load_state_dict(self, state: Any, *, strict: bool = True) -> None:
         """Go on where `state` was saved: the next iteration delivers what was left of that epoch.
 
         Where ranks do not deliver in step and their number has changed, the states of all of them
-        are needed, as a list.
+        are needed, as a list. ``strict=False`` takes the state of a pipeline that was changed.
         """
         if isinstance(state, (list, tuple)):
             state = merge_states(state)
+        if not strict and isinstance(state, dict):
+            state = state | {"pipeline": None}
         moment = read(state, self._flow, self._seed, self._deals)
         if moment.running != self._own_part() or moment.pending:
             self._check_movable()
@@ -416,13 +442,13 @@ class Loader(Generic[T]):
                 "be indexed: go on with as many ranks as before"
             )
         behind = False
-        for op in self._flow.ops:
+        for op in dealt(self._flow, ALONE).ops:
             if behind and not op.holds_back and (op.joined or op.remembers):
                 raise StateMismatch(
                     f"{known}; {op.label} behind shard() goes by what one rank has delivered: go on with as many "
                     "ranks as before"
                 )
-            behind = behind or op.parts
+            behind = behind or op.deals is not None
 
     def _stand(self, moment: Moment) -> None:
         """The stream stands here until another batch is handed over."""

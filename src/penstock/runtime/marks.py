@@ -14,11 +14,12 @@ what is saved; `penstock.runtime.again` reads that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.provenance import Passed, Place, path, root
+from penstock.runtime.stretches import Stretch, merged
 
 if TYPE_CHECKING:
     from penstock.runtime.again import Again
@@ -120,8 +121,8 @@ class Record:
     first: int = 0
     #: how many outputs its step made
     outputs: int = 0
-    #: what was lost among the samples that its step took: the segment, and the place
-    lost: list[tuple[str, Place]] = field(default_factory=list)
+    #: what was lost among the samples that its step took: the segment, its epoch, and the place
+    lost: list[tuple[str, int, Place]] = field(default_factory=list)
     next: Record | None = None
     #: what a composite calls its inputs
     names: tuple[str, ...] = ()
@@ -142,6 +143,14 @@ class Address(NamedTuple):
     way: tuple[int, ...] = ()
 
 
+class Loss(Protocol):
+    """A sample that was lost."""
+
+    @property
+    def at(self) -> tuple[int, tuple[int, ...]] | None:
+        """The number of the segment's input that it was made of, and the way from there; None if not known."""
+
+
 class Origin(Protocol):
     """What a chunk carries: where its samples came from."""
 
@@ -151,8 +160,8 @@ class Origin(Protocol):
     def locate(self, place: Place) -> Address:
         """The input that the sample at `place` was made of."""
 
-    def rank(self, place: Place, places: Sequence[Place]) -> int:
-        """How many of the samples at `places` come before `place`, where something was lost."""
+    def rank(self, lost: Loss, places: Sequence[Place]) -> int:
+        """How many of the samples at `places` come before one that was lost."""
 
     @property
     def sieves(self) -> tuple[Any, ...]:
@@ -167,18 +176,16 @@ class Standing:
     ref: Record | Leaf
     #: inputs before `next`
     wanted: dict[int, Record | Leaf] = field(default_factory=dict)
-    #: of these inputs only what comes behind this way
-    behind: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    #: of these inputs only what comes this way (and what comes behind, if both are told)
-    only: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    #: of these inputs only what is in one of some stretches
+    parts: dict[int, list[Stretch]] = field(default_factory=dict)
     #: where outputs alternate: which of the inputs to come has which turn, and whose turn it is
     turns: list[int] | None = None
     turn: int = 0
 
     def reopen(self, one: Address, way: tuple[int, ...]) -> None:
-        """What comes of an input behind `way` is still to come."""
+        """What comes of one sample behind `way` is still to come."""
         self.wanted[one.number] = one.ref
-        self.behind[one.number] = one.way + way
+        self.parts.setdefault(one.number, []).append(Stretch(one.way, one.way + way))
 
     def want(self, one: Address) -> None:
         """All that comes of one input, or of one sample made of it, is still to come."""
@@ -186,46 +193,63 @@ class Standing:
             return
         self.wanted[one.number] = one.ref
         if one.way:
-            self.only.setdefault(one.number, []).append(one.way)
+            self.parts.setdefault(one.number, []).append(Stretch(one.way))
 
 
 class Trace:
     """Where the inputs of one ticket came from."""
 
-    __slots__ = ("_sources", "places", "sieves", "unit")
+    __slots__ = ("_numbers", "_sources", "grouped", "places", "sieves", "unit")
 
     def __init__(
-        self, places: Sequence[Place], sources: Sequence[Came], sieves: tuple[Any, ...] = (), unit: int = 1
+        self,
+        places: Sequence[Place],
+        sources: Sequence[Came],
+        sieves: tuple[Any, ...] = (),
+        unit: int = 1,
+        grouped: bool = False,
     ) -> None:
         self.places = places
         self._sources = sources
+        #: made when it is first asked for
+        self._numbers: dict[Place, int] | None = None
         self.sieves = sieves
-        #: inputs that belong together, where the worker itself makes the batches
+        #: inputs that belong together, where the worker itself makes the batches, and whether it does
         self.unit = unit
+        self.grouped = grouped
 
     def input(self, place: Place) -> tuple[int, tuple[int, ...]]:
         """The input that `place` was made of, and the way from there."""
         places = self.places
-        if self.unit > 1:
-            start = (root(place) - places[0]) // self.unit * self.unit
+        if self.grouped:
+            assert isinstance(places, range)
+            start = (root(place) - places.start) // places.step // self.unit * self.unit
             group = places[start : start + self.unit]
             return start, path(place, group) or ()
         if isinstance(places, range):
             number = places.index(root(place))
             return number, path(place, places[number]) or ()
+        known = self._by_place()
+        for start in _starts(place):
+            if start in known:
+                return known[start], path(place, start) or ()
+        # A member of a group, or what was made of one.
         for number, one in enumerate(places):
             way = path(place, one)
             if way is not None:
                 return number, way
         raise LookupError(f"{place!r} was not made of any of {places!r}")
 
-    def rank(self, place: Place, places: Sequence[Place]) -> int:
-        """How many of `places` were made of earlier inputs than `place`."""
-        here = self.input(place)[0]
-        if isinstance(self.places, range) and self.unit == 1:
-            first = self.places[0]
-            return sum(root(one) - first < here for one in places)
-        return sum(self.input(one)[0] < here for one in places)
+    def _by_place(self) -> dict[Place, int]:
+        """The numbers of the inputs by their places, for those that are not groups."""
+        if self._numbers is None:
+            self._numbers = {
+                one: number for number, one in enumerate(self.places) if not isinstance(one, (list, range))
+            }
+        return self._numbers
+
+    def rank(self, lost: Loss, places: Sequence[Place]) -> int:
+        return _rank(self, lost, places)
 
     def _source(self, number: int) -> tuple[Any, int]:
         """What input `number` came from, and its number there."""
@@ -280,6 +304,21 @@ class Trace:
             out.want(self.address(number))
 
 
+def _starts(place: Place) -> Iterator[Place]:
+    """The place itself, and those that it may have been made of, the nearest first; no groups.
+
+    >>> list(_starts((7, 2, 0)))
+    [(7, 2, 0), (7, 2), 7]
+    """
+    while not isinstance(place, (list, range)):
+        if type(place) is not tuple:
+            yield place
+            return
+        if not isinstance(place[0], (list, range)):
+            yield place
+        place = place[:-1] if len(place) > 2 else place[0]
+
+
 class Loose:
     """Of a chunk of a stage that does not keep the order: what of other tickets has left before it."""
 
@@ -299,8 +338,8 @@ class Loose:
     def locate(self, place: Place) -> Address:
         return self._trace.locate(place)
 
-    def rank(self, place: Place, places: Sequence[Place]) -> int:
-        return self._trace.rank(place, places)
+    def rank(self, lost: Loss, places: Sequence[Place]) -> int:
+        return _rank(self, lost, places)
 
     def after(self, place: Place) -> Standing:
         last = len(self._high.places) - 1
@@ -311,23 +350,23 @@ class Loose:
         return out
 
 
-class Turn(NamedTuple):
-    """Where outputs alternate: how the turns stand behind one sample."""
-
-    ticket: int
-    turns: tuple[int, ...]
-    turn: int
-    #: the last of the tickets that have been begun
-    high: Trace
+#: where outputs alternate, how that stands behind one sample: its ticket, who has which turn, whose turn it is,
+#: and the last of the tickets that have been begun
+Turn = tuple[int, tuple[int, ...], int, Trace]
 
 
 class Turns:
     """Of a chunk of a stage whose outputs alternate between tickets of one input each."""
 
-    __slots__ = ("_last", "_places", "_traces", "_turns")
+    __slots__ = ("_last", "_lost", "_places", "_traces", "_turns")
 
     def __init__(
-        self, places: Sequence[Place], turns: Sequence[Turn], traces: dict[int, Trace], last: dict[int, Place]
+        self,
+        places: Sequence[Place],
+        turns: Sequence[Turn],
+        traces: dict[int, Trace],
+        last: dict[int, Place],
+        lost: Sequence[tuple[Any, int]] = (),
     ) -> None:
         self._places = places
         self._turns = turns
@@ -335,32 +374,53 @@ class Turns:
         self._traces = traces
         #: the last sample of each ticket that had left before this chunk
         self._last = last
+        #: what was lost, and how many samples of this chunk came before it
+        self._lost = lost
 
     @property
     def sieves(self) -> tuple[Any, ...]:
         return tuple(sieve for trace in self._traces.values() for sieve in trace.sieves)
 
     def locate(self, place: Place) -> Address:
-        return self._traces[self._turns[self._places.index(place)].ticket].locate(place)
+        return self._traces[self._turns[self._places.index(place)][0]].locate(place)
 
-    def rank(self, place: Place, places: Sequence[Place]) -> int:
-        return len(places)
+    def rank(self, lost: Loss, places: Sequence[Place]) -> int:
+        return next((rank for one, rank in self._lost if one is lost), len(places))
 
     def after(self, place: Place) -> Standing:
         stop = self._places.index(place) + 1
-        last = self._last | {
-            turn.ticket: one for turn, one in zip(self._turns[:stop], self._places[:stop], strict=True)
-        }
-        now = self._turns[stop - 1]
-        out = now.high.behind(0)
-        for ticket in now.turns:
+        last = dict(self._last)
+        for (ticket, *_), one in zip(self._turns[:stop], self._places[:stop], strict=True):
+            last[ticket] = one
+        _, turns, turn, high = self._turns[stop - 1]
+        out = high.behind(0)
+        for ticket in turns:
             trace = self._traces.get(ticket)
             if trace is not None:
                 trace.add_rest(last.get(ticket), out)
-        inputs = sorted(now.turns)
-        out.turns = [inputs.index(ticket) for ticket in now.turns]
-        out.turn = now.turn
+        inputs = sorted(turns)
+        out.turns = [inputs.index(ticket) for ticket in turns]
+        out.turn = turn
         return out
+
+
+def _rank(origin: Origin, lost: Loss, places: Sequence[Place]) -> int:
+    """`Origin.rank` where samples come in the order of a segment's inputs; somewhere, where they do not.
+
+    What was lost may have been made of an input before those of `places`: a later stage tells it with the
+    samples that follow.
+    """
+    if lost.at is None:
+        return len(places)
+    low, high = 0, len(places)
+    while low < high:
+        middle = (low + high) // 2
+        one = origin.locate(places[middle])
+        if (one.number, one.way) < lost.at:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 # ---------------------------------------------------------------------- what is saved
@@ -380,7 +440,7 @@ def plain(mark: Mark | Given, held: Sequence[Mark] = ()) -> Plain | None:
 
 
 def _plain_standing(standing: Standing) -> Plain:
-    ref = standing.ref
+    ref, reached = standing.ref, standing.next
     if ref.again is not None:
         first, unit = (ref.first, ref.unit) if isinstance(ref, Leaf) else (0, 1)
         ref.again.narrow(standing, first, unit)
@@ -388,7 +448,8 @@ def _plain_standing(standing: Standing) -> Plain:
     ref = standing.wanted.get(low, standing.ref)
     unit = 1
     if isinstance(ref, Leaf):
-        base, unit = low, ref.unit
+        # What was to come before a resume, and is still further on, may be in a part that is not open yet.
+        base, unit = min(low, reached) if ref.shards else low, ref.unit
         out = ref.plain(base)
     else:
         if ref.first + ref.outputs <= low and ref.next is not None:
@@ -399,11 +460,12 @@ def _plain_standing(standing: Standing) -> Plain:
         out["next"] = -(-(standing.next - base) // unit)
     if standing.wanted:
         out["wanted"] = _runs(sorted((number - base) // unit for number in standing.wanted))
-    if standing.behind:
-        out["behind"] = [[(number - base) // unit, *way] for number, way in sorted(standing.behind.items())]
-    if standing.only:
-        only = [(number, way) for number, ways in standing.only.items() for way in ways]
-        out["only"] = [[(number - base) // unit, *way] for number, way in sorted(only)]
+    if standing.parts:
+        out["parts"] = [
+            [(number - base) // unit, *one.plain()]
+            for number, parts in sorted(standing.parts.items())
+            for one in merged(parts)
+        ]
     if standing.turns is not None:
         out["turns"], out["turn"] = standing.turns, standing.turn
     return out
@@ -424,7 +486,7 @@ def _plain_record(record: Record, stop: int) -> Plain:
         lost: list[Any] = []
         again: Record | None = record
         while again is not None and again.first < stop and again.next is not None:
-            lost += [[segment, plain_place(place)] for segment, place in again.lost]
+            lost += [[segment, turn, plain_place(place)] for segment, turn, place in again.lost]
             again = again.next
         if again is not None:
             out["taken"] = [now - before for now, before in zip(again.counts, record.counts, strict=True)]

@@ -149,8 +149,9 @@ class Program:
         assert reading is not None
         batches: list[Any] = []
         places: list[Place] = []
-        for start in range(ticket.first, ticket.last, unit):
-            members = range(start, min(start + unit, ticket.last))
+        positions = ticket.positions
+        for start in range(0, len(positions), unit):
+            members = positions[start : start + unit]
             if len(members) < unit:
                 kept, failure = _keeps(self.steps[0].op, len(members))
                 if not kept:
@@ -164,7 +165,7 @@ class Program:
                 if task.goes_through(exc):
                     raise
                 # Find the sample, and make what can be made of the others.
-                rest = self._batched_singly(range(start, ticket.last), exc, task)
+                rest = self._batched_singly(positions[start:], exc, task)
                 return Chunk(
                     batches + rest.samples, places + list(rest.places), rest.failure, rest.losses, final=True
                 )

@@ -23,16 +23,17 @@ def merge_states(states: Sequence[Plain]) -> Plain:
     """One state for any rank of any world, from those of all ranks, saved at the same step.
 
     >>> import penstock as ps
-    >>> numbers = ps.from_sequence(range(20)).filter(lambda x: x % 3)
+    >>> def part(rank, world):
+    ...     return ps.from_sequence(range(20)).shard(rank, world).filter(lambda x: x % 3)
     >>> states = []
     >>> for rank in range(2):
-    ...     with numbers.shard(rank, 2).loader() as loader:
+    ...     with part(rank, 2).loader() as loader:
     ...         first = next(iter(loader))
     ...         states.append(loader.state_dict())
     >>> merged = ps.merge_states(states)
     >>> rest = []
     >>> for rank in range(3):
-    ...     with numbers.shard(rank, 3).loader(state=merged) as loader:
+    ...     with part(rank, 3).loader(state=merged) as loader:
     ...         rest += list(loader)
     >>> sorted(rest)
     [4, 5, 7, 8, 10, 11, 13, 14, 16, 17, 19]

@@ -115,7 +115,7 @@ class AsDone(Outlet):
 
     def _left(self, number: int, leaving: _Leaving) -> None:
         del self._open[number]
-        if number > self._high:
+        if number > self._high and leaving.trace is not None:  # the last one may only tell what was lost
             self._high, self._high_trace = number, leaving.trace
 
     def pop(self) -> Chunk | None:
@@ -133,7 +133,7 @@ class AsDone(Outlet):
             others = tuple(
                 (one.trace, one.last)
                 for other, one in self._open.items()
-                if other != number and other < self._high and one.trace is not None
+                if other != number and other <= self._high and one.trace is not None
             )
             chunk.trace = Loose(own.trace, others, self._high_trace or own.trace)
             if chunk.samples:
@@ -203,6 +203,8 @@ class Alternating(Outlet):
         self._turn = 0
         self._next_ticket = width
         self._stop: int | None = None
+        #: `_turns` as it is now, once it has been asked for
+        self._snapshot: tuple[int, ...] | None = None
         #: of the tickets that have, or wait for, a turn: where they came from, and the last sample that has left
         self._traces: dict[int, Trace] = {}
         self._last: dict[int, Place] = {}
@@ -213,6 +215,7 @@ class Alternating(Outlet):
     def resume(self, turns: list[int], turn: int) -> None:
         """Go on where others have stopped: which of the tickets to come has which turn, and whose turn it is."""
         self._turns, self._turn, self._next_ticket = list(turns), turn, len(turns)
+        self._snapshot = None
 
     def issued(self, number: int, trace: Trace | None) -> None:
         if trace is not None:
@@ -235,7 +238,7 @@ class Alternating(Outlet):
         samples: list[Any] = []
         places: list[Place] = []
         turns: list[Turn] = []
-        losses: list[ErrorRecord] = []
+        lost: list[tuple[ErrorRecord, int]] = []
         traces, last = dict(self._traces), dict(self._last)
         emptied = nbytes = 0
         failure = None
@@ -264,7 +267,7 @@ class Alternating(Outlet):
                     chunk.samples, chunk.places, ticket.next = [], (), 0
                 else:
                     failure = chunk.failure
-                    losses += chunk.losses
+                    lost += [(one, len(samples)) for one in chunk.losses]
                     nbytes += chunk.nbytes
                     emptied += 1
                     ticket.next = 0
@@ -272,14 +275,15 @@ class Alternating(Outlet):
                     if not chunk.samples:
                         continue
             self._turn = (self._turn + 1) % len(self._turns)
-            self._begun(number, traces)
+            if number > self._high:
+                self._begun(number, traces)
             if self._high_trace is not None:
-                turns.append(Turn(number, tuple(self._turns), self._turn, self._high_trace))
+                turns.append((number, self._snapshot or self._snapped(), self._turn, self._high_trace))
         self.held -= emptied
-        if samples or losses or failure is not None:
+        if samples or lost or failure is not None:
             self.held += 1
-            made = Turns(places, turns, traces, last) if len(turns) == len(places) else None
-            self._release(Chunk(samples, places, failure, losses, nbytes, trace=made))
+            made = Turns(places, turns, traces, last, lost) if len(turns) == len(places) else None
+            self._release(Chunk(samples, places, failure, [one for one, _ in lost], nbytes, trace=made))
 
     def _begun(self, number: int, traces: dict[int, Trace]) -> None:
         """Something of ticket `number` has left, or nothing will."""
@@ -291,8 +295,13 @@ class Alternating(Outlet):
             self._stop = tickets
             self._advance()
 
+    def _snapped(self) -> tuple[int, ...]:
+        self._snapshot = tuple(self._turns)
+        return self._snapshot
+
     def _drop_turn(self) -> None:
         """There is no ticket left for this turn; the others go on without it."""
+        self._snapshot = None
         del self._turns[self._turn]
         self._turn %= len(self._turns)
 
@@ -302,5 +311,6 @@ class Alternating(Outlet):
         del self._tickets[self.head]
         self._traces.pop(self.head, None)
         self._last.pop(self.head, None)
+        self._snapshot = None
         self._turns[self._turn] = self._next_ticket
         self._next_ticket += 1

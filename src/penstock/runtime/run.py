@@ -175,21 +175,22 @@ class Run:
         return self.root.cancel()
 
 
-def begun_at(stage: Stage, position: int) -> dict[str, Any]:
+def begun_at(stage: Stage, epoch: int, position: int) -> dict[str, Any]:
     """What is saved of an epoch of which all before `position` of its source has been delivered."""
     feed = stage.feed
     if not isinstance(feed, Joined):
         return {"feed": {"position": position}}
-    inner = begun_at(feed.children[0], position)
+    inner = begun_at(feed.children[0], epoch, position)
     if feed.step is None:
         return inner
-    return {"feed": {"joint": stage.segment, "inputs": [{"epoch": 0, "at": inner}], "counts": [0]}}
+    return {"feed": {"joint": stage.segment, "inputs": [{"epoch": epoch, "at": inner}], "counts": [0]}}
 
 
 def _positions(stage: Stage, epoch: int, length: Any, again: Again | None, part: dict[str, Any]) -> PositionInlet:
     """The positions of an indexed source that are to come."""
     start = again.position if again is not None else 0
-    if stage.unit > 1 and again is not None and again.feed:
+    grouped = any(step.op.effect is Effect.REGROUPS for step in stage.steps)
+    if grouped and again is not None and again.feed:
         # What is saved is that of a batch behind a source, and here the worker makes the batches.
         (inner,) = again.feed["inputs"]
         start = Again(inner["at"]).position
@@ -200,7 +201,7 @@ def _positions(stage: Stage, epoch: int, length: Any, again: Again | None, part:
         if part:
             deals = replace(deals, rank=part["rank"], world=part["world"])
         dealt = Part(deals, start if deals.keeps else part.get("base", 0), part.get("until"))
-    batched = stage.segment if stage.unit > 1 else ""
+    batched = stage.segment if grouped else ""
     return PositionInlet(epoch, length, stage.unit, batched=batched, start=start, again=again, part=dealt)
 
 
@@ -225,6 +226,7 @@ class _Branch:
 
     def adopt(self, run: Run) -> None:
         """Belong to another epoch from now on, and go on where it stands."""
+        run.lost.take_over(self.run.lost)
         self.run = run
         if self.stage_run is not None:
             for one in self.stage_run.walk():

@@ -26,6 +26,7 @@ from penstock.ops.op import Effect
 from penstock.runtime.bridge import Bridge
 from penstock.runtime.cargo import attach, fits, measured, sendable, stowed, without_largest, written
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
+from penstock.runtime.crew import HERE
 from penstock.runtime.desk import Desk
 from penstock.runtime.failure import broken, take_note
 from penstock.runtime.portable import CarriedSource, CarriedStore
@@ -40,6 +41,7 @@ __all__ = ["serve"]
 
 def serve(sock: socket.socket, name: str) -> None:
     """Serve the parent at the other end of `sock` until it closes."""
+    HERE.nested = True
     serving = _Serving(Wire(sock), name)
     try:
         serving.run()

@@ -18,9 +18,10 @@ from typing import Any
 from penstock.plan.plan import Indexed, Stage
 from penstock.runtime.again import Again, sifted
 from penstock.runtime.budget import Budget, Estimate
-from penstock.runtime.chunk import Chunk, Ticket
+from penstock.runtime.chunk import Chunk, ErrorRecord, Ticket
 from penstock.runtime.failure import broken
 from penstock.runtime.inlets import Inlet, Pulled, StreamInlet
+from penstock.runtime.marks import Trace
 from penstock.runtime.program import Program
 from penstock.runtime.reorder import Alternating, AsDone, InOrder, Outlet
 from penstock.runtime.rest import Progress
@@ -453,11 +454,13 @@ class StageRun:
         """`chunk` with where it came from, and without what a resume has no use for."""
         trace, segment = job.ticket.trace, self.lane.stage.segment
         chunk.trace = trace
+        if self.run.lost:
+            self.run.lost.sort_out(chunk, segment, self.inlet.epoch)
         if chunk.losses:
-            chunk.losses = [one if one.segment else replace(one, segment=segment) for one in chunk.losses]
-        if trace is not None and trace.sieves:
-            chunk = sifted(chunk, trace.sieves)
-        return self.run.lost.without(chunk, segment) if self.run.lost else chunk
+            chunk.losses = [
+                one if one.segment else _placed(one, segment, self.inlet.epoch, trace) for one in chunk.losses
+            ]
+        return sifted(chunk, trace.sieves) if trace is not None and trace.sieves else chunk
 
     def _hold(self, samples: int, nbytes: int) -> None:
         """So much more waits to be taken (less, if negative)."""
@@ -556,3 +559,12 @@ class StageRun:
         for child in self.children():
             garbage += child.cancel()
         return garbage
+
+
+def _placed(record: ErrorRecord, segment: str, epoch: int, trace: Trace | None) -> ErrorRecord:
+    """`record` with what the lost sample was made of in its segment."""
+    at = None
+    if trace is not None:
+        one = trace.locate(record.place)
+        at = (one.number, one.way)
+    return replace(record, segment=segment, turn=epoch, at=at)

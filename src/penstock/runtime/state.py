@@ -35,7 +35,7 @@ __all__ = ["VERSION", "Moment", "checked", "described", "read"]
 
 VERSION = 1
 #: arguments that have no say in what is delivered
-_NO_MATTER = {"workers", "on", "ordered", "on_error", "timeout_s", "name", "rank", "world"}
+_NO_MATTER = {"workers", "on", "ordered", "on_error", "timeout_s", "name", "rank", "world", "max_bytes"}
 
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 
@@ -114,8 +114,8 @@ def checked(state: Any, flow: Flow, seed: int) -> None:
         difference = _difference(saved, now)
         if difference:
             raise StateMismatch(
-                f"the state is of another pipeline: {difference}; to go on with it all the same, "
-                "set state['pipeline'] = None"
+                f"the state is of another pipeline: {difference}; to go on with it all the same, use "
+                "load_state_dict(state, strict=False), or set state['pipeline'] = None"
             )
     if state.get("seed") != seed:
         raise StateMismatch(
@@ -134,7 +134,7 @@ def described(flow: Flow) -> list[Any]:
     >>> described(ps.from_sequence("abc").shuffle().batch(2))
     ['from_sequence(str of 3): 3 samples', 'shuffle()', 'batch(size=2)']
     """
-    return [_source(flow.source), *map(_op, flow.ops)]
+    return [_source(flow.source), *(_op(op) for op in flow.ops if op.buffer is None)]
 
 
 def _source(source: Source) -> Any:

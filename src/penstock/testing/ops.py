@@ -27,9 +27,13 @@ from penstock.testing.layouts import (
     assert_same_stream,
     sendable,
 )
+from penstock.testing.resume import check_resume
 from penstock.testing.same import difference
 
 __all__ = ["check_op"]
+
+#: an op is saved and restored at about so many places
+_PLACES = 8
 
 
 def check_op(
@@ -47,6 +51,7 @@ def check_op(
     under any memory bound and in several seeded interleavings; an asynchronous op is run on
     coroutines as well, and what can be sent to worker processes, on these. ``layouts`` replaces
     these ways to run it. Samples whose function raises are welcome: they must fail alike everywhere.
+    Where none does, the stream must be resumable, too: see `check_resume`.
 
     An op value must also be frozen, survive pickling unless what it was given does not, name
     itself, and tell the truth in its traits: one output per sample if it KEEPS, a part of the
@@ -125,7 +130,18 @@ def _check_streams(
         due = length if most is None or length is None else min(length, most)
         if expected.whole and due is not None and len(delivered) != due:
             raise AssertionError(f"{what}: length() says {due}, but epoch {epoch} has {len(delivered)} samples")
+    if expected.whole and most is None and all(op.ordered for op in pipeline.ops):
+        _check_resumed(pipeline, what, expected, seed, epochs)
     return expected
+
+
+def _check_resumed(pipeline: Pipeline[Any], what: str, expected: Stream, seed: int, epochs: int) -> None:
+    """Whether the stream can be saved and gone on with, at a few places."""
+    every = max(1, sum(map(len, expected.epochs)) // _PLACES)
+    try:
+        check_resume(pipeline, epochs=epochs, seed=seed, every=every, restored_on={"workers": 2})
+    except AssertionError as exc:
+        raise AssertionError(f"{what}, {exc}") from None
 
 
 def _placed(pipeline: Pipeline[Any], layout: Layout) -> Pipeline[Any]:

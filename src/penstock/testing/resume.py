@@ -39,7 +39,7 @@ def check_resume(
 
     It is run for so many epochs, and its state saved at the start, behind every batch (or each
     ``every``-th) and at the end. Each state goes through JSON into a fresh loader, which must
-    deliver the same rest, and into a chain of loaders that deliver one batch each. ``saved_on`` and
+    deliver the same rest, and into a chain of loaders that deliver so few batches each. ``saved_on`` and
     ``restored_on`` are arguments of these loaders (``{"workers": 4}``, ``{"isolate": True}``);
     with ``fresh_process`` the fresh loaders are in another process, too.
 
@@ -61,11 +61,11 @@ def check_resume(
             _compare(want[number:], rest, what)
         else:
             _compare_unordered(want, number, rest, what)
-    chain = list(_chained(pipeline, epochs, seed, restored_on))
+    chain = list(_chained(pipeline, epochs, seed, every, restored_on))
     if ordered:
-        _compare(want, chain, "resumed behind every batch, one after the other")
+        _compare(want, chain, "resumed again and again")
     else:
-        _compare_unordered(want, 0, chain, "resumed behind every batch, one after the other")
+        _compare_unordered(want, 0, chain, "resumed again and again")
 
 
 def _golden(
@@ -105,19 +105,21 @@ def _rest(
     return rest
 
 
-def _chained(pipeline: Pipeline[Any], epochs: int, seed: int, arguments: dict[str, Any]) -> Iterator[Delivered]:
-    """The whole stream, each batch of another loader."""
+def _chained(
+    pipeline: Pipeline[Any], epochs: int, seed: int, every: int, arguments: dict[str, Any]
+) -> Iterator[Delivered]:
+    """The whole stream, each `every` batches of another loader."""
     state = None
     while True:
         with pipeline.loader(seed=seed, state=state, **arguments) as loader:
-            epoch = loader.epoch
-            for batch in loader:
+            for number, batch in enumerate(loader, 1):
                 if loader.epoch >= epochs:
                     return
                 yield loader.epoch, batch
-                break
+                if number == every:
+                    break
             else:
-                if epoch + 1 >= epochs:
+                if loader.epoch + 1 >= epochs:
                     return
             state = json.loads(json.dumps(loader.state_dict()))
 
