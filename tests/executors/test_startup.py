@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from penstock.errors import PenstockError, WorkerDied
-from penstock.executors import servers
+from penstock.executors import servers, startup
 from penstock.executors.startup import Exit, Process, StartOptions, keep_warm
 from penstock.testing import leaks
 
@@ -515,6 +515,33 @@ def test_a_close_in_one_thread_ends_a_wait_in_another(start):
     process.close()
     waiter.join(5)
     assert not waiter.is_alive()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_wait_is_never_for_another_file_that_got_the_number(start, monkeypatch, method):
+    process = start("spin", method=method)
+    assert process.pid
+    waits, closed = threading.Event(), threading.Event()
+    ended = []
+    waiter = threading.Thread(target=lambda: ended.append(process.exit(30)))
+    readable = startup.readable
+
+    def readable_later(fd, timeout_s):
+        if threading.current_thread() is waiter:
+            waits.set()
+            closed.wait(20)
+        return readable(fd, timeout_s)
+
+    monkeypatch.setattr(startup, "readable", readable_later)
+    waiter.start()
+    assert waits.wait(20)
+    process.close()
+    others = [fd for _ in range(4) for fd in os.pipe()]
+    closed.set()
+    waiter.join(5)
+    for fd in others:
+        os.close(fd)
+    assert [end.signal for end in ended] == [signal.SIGKILL]
 
 
 @pytest.mark.parametrize("method", METHODS)

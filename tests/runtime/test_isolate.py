@@ -20,6 +20,7 @@ from penstock.executors.startup import keep_warm
 from penstock.memory import block as block_module
 from penstock.runtime import isolated
 from penstock.runtime.line import Line
+from penstock.runtime.wire import Wire
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -322,6 +323,68 @@ def test_epochs_that_keep_their_place_keep_it_after_deaths():
                     for pid in workers():
                         kill(pid)
         assert got == [*range(7), *range(7), 0]
+
+
+# ---------------------------------------------------------------------- interrupts
+
+
+def interrupting(monkeypatch, said, when):
+    """Ctrl-C, once, right before or after this is said to the process."""
+    send, due = Wire.send, [said]
+
+    def interrupted(wire, head, *rest, **options):
+        hit = head[0] in due
+        if hit:
+            due.clear()
+        if hit and when == "before":
+            raise KeyboardInterrupt
+        send(wire, head, *rest, **options)
+        if hit:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Wire, "send", interrupted)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("said", ["engine", "credit", "enter", "attach", "grant"])
+def test_a_loader_goes_on_after_an_interrupt_in_the_middle_of_talk(said, when, monkeypatch):
+    large = ps.from_sequence(range(9)).map(lambda x: np.full(50_000, x), workers=1)
+    with large.loader(isolate=True, timeout_s=20) as loader:
+        interrupting(monkeypatch, said, when)
+        with pytest.raises(KeyboardInterrupt):
+            list(loader)
+        for _ in range(2):
+            assert [int(x[0]) for x in loader] == list(range(9))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_loader_goes_on_after_an_interrupt_in_the_middle_of_leaving(when, monkeypatch):
+    with NUMBERS.map(lambda x: x, workers=1).loader(isolate=True, timeout_s=20) as loader:
+        left = iter(loader)
+        next(left)
+        interrupting(monkeypatch, "leave", when)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+        assert list(loader) == list(range(60))
+
+
+def test_a_loader_goes_on_after_an_interrupt_between_hearing_and_answering(monkeypatch):
+    large = ps.from_sequence(range(9)).map(lambda x: np.full(50_000, x), workers=1)
+    receive, due = Wire.receive, ["need", "chunk"]
+
+    def interrupted(wire, *args, **options):
+        message = receive(wire, *args, **options)
+        if message.head[0] in due:
+            due.remove(message.head[0])
+            raise KeyboardInterrupt
+        return message
+
+    monkeypatch.setattr(Wire, "receive", interrupted)
+    with large.loader(isolate=True, timeout_s=20) as loader:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                list(loader)
+        assert [int(x[0]) for x in loader] == list(range(9))
 
 
 # ---------------------------------------------------------------------- layout

@@ -157,31 +157,51 @@ def test_an_interrupt_of_the_whole_group_is_one_keyboard_interrupt(loader):
         assert err.count("Traceback") == 1
 
 
+def test_the_processes_of_a_pool_are_not_replaced_at_the_end():
+    code = (
+        PRELUDE.replace("{how}", "pass")
+        + STATES["a shared pool and two loaders"]
+        + """
+from penstock.executors.startup import Process
+started = Process.__init__
+def told(self, *args):
+    os.write(2, b"a process was started\\n")
+    started(self, *args)
+Process.__init__ = told
+ready()
+"""
+    )
+    with script(code) as running:
+        assert running.line() == "ready"
+        assert ends(running) == ""
+
+
 def test_a_loader_goes_on_after_an_interrupt(tmp_path):
     code = (
         PRELUDE
         + """
 def slow(x):
-    if x == 5 and not os.path.exists(sys.argv[1]):
-        open(sys.argv[1], "w").close()
+    if x == 5 and not os.path.exists(met):
+        open(met, "w").close()
         os.write(1, b"in\\n")
-        time.sleep(1.5)
+        while not os.path.exists(go_on): time.sleep(0.001)
     return large(x)
-for options in {"workers": 1, "isolate": True}, {}:
-    if os.path.exists(sys.argv[1]): os.unlink(sys.argv[1])
-    place = {"workers": 1} if options else {"on": "process", "workers": 2}
-    loader = ps.from_sequence(range(50)).map(slow, **place).loader(isolate=bool(options), timeout_s=10)
+for isolate in True, False:
+    met, go_on = (os.path.join(sys.argv[1], f"{name} {isolate}") for name in ("met", "go on"))
+    place = {"workers": 1} if isolate else {"on": "process", "workers": 2}
+    loader = ps.from_sequence(range(50)).map(slow, **place).loader(isolate=isolate, timeout_s=10)
     try:
         for x in loader: pass
     except KeyboardInterrupt:
         os.write(1, b"interrupted\\n")
+        open(go_on, "w").close()
     got = [int(x[0]) for x in loader]
     assert got == list(range(50)), got
     loader.close()
 ready()
 """
     )
-    with script(code.replace("{how}", "pass"), tmp_path / "met") as running:
+    with script(code.replace("{how}", "pass"), tmp_path) as running:
         for _ in range(2):
             assert running.line() == "in"
             os.killpg(running.pid, signal.SIGINT)

@@ -99,6 +99,8 @@ class Process:
         self.name = name
         self._lock = threading.RLock()  # of the garbage collector and signal handlers, too; never held for long
         self._closed = self._elsewhere = False
+        #: those who wait on a descriptor of this process right now
+        self._waiting: set[object] = set()
         self._end: ServedChild | OwnChild | None = None
         self._server: servers.Server | None = None
         self._tie: int | None = None
@@ -221,7 +223,7 @@ class Process:
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return None
-            if readable(end.fd, left_s) and self._tie is not None:
+            if self._readable(end, left_s) and self._tie is not None:
                 time.sleep(0.0005)  # it has let go of its descriptors, but not ended yet
         return end.exit
 
@@ -259,9 +261,30 @@ class Process:
     def _await_birth(self) -> ServedChild | OwnChild:
         deadline = time.monotonic() + _BIRTH_S
         while (end := self._look()).pid is None and end.exit is None and not self._closed:
-            if not readable(end.fd, deadline - time.monotonic()):
+            if not self._readable(end, deadline - time.monotonic()):
                 break
         return end
+
+    def _readable(self, end: ServedChild | OwnChild, timeout_s: float | None) -> bool:
+        with self.held():
+            return readable(end.fd, timeout_s)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the descriptors open, for whoever waits on one that another thread may `close` meanwhile.
+
+        The next file to be opened would get its number, and the wait be for that.
+        """
+        me = object()
+        try:
+            with self._lock:
+                self._waiting.add(me)
+            yield
+        finally:
+            with self._lock:
+                self._waiting.discard(me)
+                if self._closed:
+                    self._close_mine()
 
     def _let_go(self) -> None:
         with self._lock:
@@ -276,17 +299,21 @@ class Process:
             servers.release(server)
 
     def _close_mine(self) -> None:
+        if self._waiting:
+            return  # the last of them does it
         for name in ("socket", "_lifeline"):
             if hasattr(self, name):
                 getattr(self, name).close()
         if self._end is not None:
             self._end.close()
         elif self._tie is not None:
-            os.close(self._tie)
+            tie, self._tie = self._tie, None
+            os.close(tie)
 
     def _after_fork_in_child(self) -> None:
         self._elsewhere = True
         self._lock = threading.RLock()
+        self._waiting.clear()
         self._server = None
         self._close_theirs()
         self._close_mine()

@@ -124,7 +124,8 @@ class _Lease:
         self.use = use
 
     def __del__(self) -> None:
-        self.returned.put(self.use)
+        if hasattr(self, "use"):  # it was made
+            self.returned.put(self.use)
 
 
 class Blocks:

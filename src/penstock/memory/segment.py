@@ -62,7 +62,7 @@ class Mapping:
             _libc().madvise(self.address, self.size, advice)
 
     def __del__(self) -> None:
-        if self.address:
+        if getattr(self, "address", 0):  # not if it was interrupted before it was made
             self.unmap(self.address, self.size)
 
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from math import inf
@@ -120,7 +120,7 @@ class Isolated:
         self._stats: dict[str, float] = {"stuck": 0, "deaths": 0}
         self._deaths = self._deaths_running = 0
         #: what came while an answer was waited for
-        self._early: deque[Chunk | bool] = deque()
+        self._early: deque[Chunk | BaseException | bool] = deque()
         self._carried: dict[str, Any] = {}
         #: so that the finalizer reaches the process without holding the engine
         self._processes: list[Process] = []
@@ -147,8 +147,10 @@ class Isolated:
         return run
 
     def _begin(self, run: _Run) -> None:
-        line = self._connected()
-        line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, run.saved, run.lost, run.part))
+        where = run.saved, run.lost, run.part
+        with self._whole():
+            line = self._connected()
+            line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, *where))
 
     def leave(self, run: _Run, whole: bool = False) -> None:
         """The epoch is over for the reader."""
@@ -157,10 +159,8 @@ class Isolated:
             self._current = None
             self._early.clear()
             if self._line is not None:
-                try:
+                with suppress(Gone), self._whole():  # if it is gone, the next epoch finds out
                     self._line.wire.send(("leave", run.number, whole))
-                except Gone:
-                    return  # the next epoch finds out
 
     def replan(self, run: _Run, position: int) -> _Run:
         """The process does that itself."""
@@ -178,15 +178,16 @@ class Isolated:
                 if run.ended:
                     return None
                 if self._early:
-                    found = self._early.popleft()
-                    if isinstance(found, Chunk):
-                        return found
-                    return None
+                    early = self._early.popleft()
+                    if isinstance(early, BaseException):
+                        raise early
+                    return early if isinstance(early, Chunk) else None
                 try:
-                    line = self._connected()
+                    with self._whole():
+                        line = self._connected()
                     if not line.wait(deadline - perf_counter() if deadline < inf else inf):
                         raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(line)}")
-                    found = self._heard(line, run, self._received(line, deadline))
+                    found = self._received(line, run, deadline)
                 except Gone:
                     if not self.closed:
                         self._bury(run)
@@ -199,21 +200,34 @@ class Isolated:
         finally:
             self.counters.wait_s += perf_counter() - began
 
-    def _received(self, line: Line, deadline: float) -> Message:
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What is in here is said, heard and done as a whole, or with this process no more.
+
+        Whoever is interrupted in the middle (Ctrl-C) leaves half a message behind, or a process that waits
+        for its answer for ever.
+        """
         try:
-            return line.wire.receive(deadline=deadline)
+            yield
         except Gone:
             raise
-        except Late:
-            self._drop_process()
-            raise StageTimeout("no batch in time; its process has stopped in the middle of one") from None
         except BaseException:
-            # Interrupted in the middle of a message: what follows could not be understood.
             self._drop_process()
             raise
 
-    def _heard(self, line: Line, run: _Run, message: Message) -> Chunk | bool:
-        """What a message brings: a chunk of this epoch, or True for its end."""
+    def _received(self, line: Line, run: _Run, deadline: float) -> Chunk | bool:
+        """Take in a message. Returns what it brings: a chunk of this epoch, or True for its end."""
+        try:
+            with self._whole():
+                found = self._heard(line, run, line.wire.receive(deadline=deadline))
+        except Late:
+            raise StageTimeout("no batch in time; its process has stopped in the middle of one") from None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _heard(self, line: Line, run: _Run, message: Message) -> Chunk | BaseException | bool:
+        """What a message brings: a chunk of this epoch, what it has failed in, or True for its end."""
         kind, *said = message.head
         if kind == "need":
             self._on_need(line, *said)
@@ -236,7 +250,7 @@ class Isolated:
         elif kind == "failed":
             number, exception = said
             if number == run.number:
-                raise unpacked(exception)
+                return unpacked(exception)
         return False
 
     def _on_need(self, line: Line, nbytes: int) -> None:
@@ -246,10 +260,10 @@ class Isolated:
         line.wire.send(("grant", None if self._grants[0] is None else self._grants[0].number))
 
     def _on_chunk(self, line: Line, cargo: Cargo, stats: dict[str, float] | None, message: Message) -> Chunk:
-        grant = self._grants.popleft()
         if cargo.block is not None:
             self._estimate.add(cargo.nbytes)
-        chunk = line.received(cargo, message, grant)
+        chunk = line.received(cargo, message, self._grants[0])
+        self._grants.popleft()
         self._stats = stats or self._stats
         self._credit(line)
         return chunk
@@ -262,16 +276,20 @@ class Isolated:
     def _holding(self, line: Line) -> str:
         """What the stream waits for, as the process tells it."""
         try:
-            line.wire.send(("holding",))
+            with self._whole():
+                line.wire.send(("holding",))
             deadline = perf_counter() + _WORD_S
             while line.wait(deadline - perf_counter()):
-                message = self._received(line, deadline)
-                if message.head[0] == "holding":
-                    return str(message.head[1])
-                # What comes now comes too late, but what it came in is used again.
-                self._heard(line, _Run(-1), message)
+                with self._whole():
+                    message = line.wire.receive(deadline=deadline)
+                    if message.head[0] == "holding":
+                        return str(message.head[1])
+                    # What comes now comes too late, but what it came in is used again.
+                    self._heard(line, _Run(-1), message)
         except Gone:
             return "its process, which has ended"
+        except Late:
+            return "its process, which has stopped in the middle of a batch"
         return "its process, which does not answer"
 
     # ------------------------------------------------------------------ where it stands
@@ -298,7 +316,7 @@ class Isolated:
             self.leave(self._current)
         self._carried = carried
         if self._line is not None:
-            with suppress(Gone):  # the next one is told when it is begun
+            with suppress(Gone), self._whole():  # the next one is told when it is begun
                 self._line.wire.send(("forget", carried))
 
     def _ask(self, *question: Any) -> Any:
@@ -307,14 +325,17 @@ class Isolated:
         if line is None:
             return None
         try:
-            line.wire.send(question)
-            while True:
-                message = self._received(line, inf)
-                if message.head[0] == "answer":
-                    return message.head[1]
-                found = self._heard(line, self._current or _Run(-1), message)
-                if found is True or (isinstance(found, Chunk) and not found.blank):
-                    self._early.append(found)
+            with self._whole():
+                line.wire.send(question)
+                while True:
+                    message = line.wire.receive(deadline=inf)
+                    if message.head[0] == "answer":
+                        return message.head[1]
+                    found = self._heard(line, self._current or _Run(-1), message)
+                    if isinstance(found, Chunk) and found.blank:
+                        continue
+                    if found is not False:
+                        self._early.append(found)
         except Gone:
             return None
 
@@ -338,12 +359,14 @@ class Isolated:
         self._line = None
         processes = list(self._processes)
         self._processes.clear()
-        for process in processes:
-            process.close()
-        for grant in self._grants:
-            if grant is not None:
-                self.blocks.release(grant.number, grant.generation)
-        self._grants.clear()
+        try:
+            for process in processes:
+                process.close()
+        finally:
+            for grant in self._grants:
+                if grant is not None:
+                    self.blocks.release(grant.number, grant.generation)
+            self._grants.clear()
 
     def _bury(self, run: _Run) -> None:
         """The process is gone: another takes its place, or nobody can."""

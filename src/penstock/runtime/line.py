@@ -34,7 +34,8 @@ class Line:
         """Wait until the process has said something; False when `timeout_s` passed first. Gone if it has ended."""
         if self.wire.pending:
             return True
-        events = self._poll.poll(None if timeout_s == inf else max(timeout_s, 0) * 1000 + 1)
+        with self.process.held():  # somebody else may close it
+            events = self._poll.poll(None if timeout_s == inf else max(timeout_s, 0) * 1000 + 1)
         # Not the end of the socket alone: a process that it has started may hold that open.
         if events and all(fd != self._fd for fd, _ in events):
             raise Gone

@@ -7,6 +7,7 @@ says what becomes of the ticket it had in hand.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import weakref
@@ -46,12 +47,19 @@ _STILLBORN, _STILLBORN_KILLED = 10, 60
 #: processes of a crew that die without one answer in between
 _DEATHS_RUNNING = 100
 
+#: how long workers of a pool have to end at the end of the interpreter
+_EXIT_S = 0.5
+
 _tickets = count(1)
+#: crews with worker processes; guarded by LOCK
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 def work_remote(crew: Crew, first: list[Job | Pull], grow: bool, worker: ProcessWorker) -> None:
     """The life of the thread in front of a worker process. It begins as that of a thread does."""
     front = _Front(crew, worker)
+    with LOCK:
+        _crews.add(crew)
     try:
         _life(crew, first, grow, worker, front)
     finally:
@@ -487,3 +495,20 @@ def _stopped(pid: int) -> bool:
             return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
     except (OSError, IndexError):
         return False
+
+
+def _end_pools() -> None:
+    """At the end of the interpreter, when all loaders are closed and no process has been killed yet.
+
+    Pools outlive loaders, and their workers would replace every process that is killed.
+    """
+    with LOCK:
+        crews = [crew for crew in _crews if crew.pid == os.getpid() and not crew.closed]
+    for crew in crews:
+        crew.dismiss()
+    for crew in crews:
+        crew.close(_EXIT_S, quiet=True)
+
+
+# After `penstock.executors.startup` and before `penstock.runtime.engine`, which import brings about.
+atexit.register(_end_pools)
