@@ -243,7 +243,7 @@ class Engine:
     def _become_wary(self) -> list[Any]:
         """Rely on the count no longer. Returns what is to be let go of outside the lock."""
         garbage: list[Any] = []
-        if any(stage.hopeful for stage in self.plan.stages):
+        if not self.options.wary:
             if self.upcoming is not None:
                 garbage += self.upcoming.cancel()
                 self.upcoming = None

@@ -38,7 +38,7 @@ T = TypeVar("T", covariant=True)
 #: records kept of samples that failed; all are counted
 _RECORDS = 10_000
 #: chunks behind which the stream can still be told to stand
-_REMEMBERED = 256
+_REMEMBERED = 48
 
 
 class Loader(Generic[T]):
@@ -176,7 +176,11 @@ class Loader(Generic[T]):
             return run
         if moment is None:
             return self._engine.enter(self._next_epoch)
-        return self._engine.enter(self._next_epoch, moment.at, moment.lost, moment.running)
+        try:
+            return self._engine.enter(self._next_epoch, moment.at, moment.lost, moment.running)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as exc:
+            # Nothing of the user's runs in there, only what was saved is read.
+            raise StateMismatch(f"the state is damaged: {exc!r}") from exc
 
     def _batches(self, iteration: _Iteration, first: Chunk | None) -> Iterator[T]:
         """Hands batches over one by one; what has been handed over is no longer held here."""

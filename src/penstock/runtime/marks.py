@@ -243,9 +243,7 @@ class Trace:
     def _by_place(self) -> dict[Place, int]:
         """The numbers of the inputs by their places, for those that are not groups."""
         if self._numbers is None:
-            self._numbers = {
-                one: number for number, one in enumerate(self.places) if not isinstance(one, (list, range))
-            }
+            self._numbers = {one: number for number, one in enumerate(self.places) if not _grouped(one)}
         return self._numbers
 
     def rank(self, lost: Loss, places: Sequence[Place]) -> int:
@@ -310,13 +308,19 @@ def _starts(place: Place) -> Iterator[Place]:
     >>> list(_starts((7, 2, 0)))
     [(7, 2, 0), (7, 2), 7]
     """
-    while not isinstance(place, (list, range)):
+    while True:
+        if not _grouped(place):
+            yield place
         if type(place) is not tuple:
-            yield place
             return
-        if not isinstance(place[0], (list, range)):
-            yield place
         place = place[:-1] if len(place) > 2 else place[0]
+
+
+def _grouped(place: Place) -> bool:
+    """Whether it is that of a group, or of what was made of one: such a place is no key."""
+    while isinstance(place, tuple):
+        place = place[0]
+    return isinstance(place, (list, range))
 
 
 class Loose:

@@ -26,7 +26,7 @@ __all__ = ["serve"]
 #: counters, and where the epoch stands, are sent along with a chunk at most so often
 _STATS_S = 0.05
 #: chunks of which can be told where they came from: those that the loader remembers, and those on their way
-_REMEMBERED = 300
+_REMEMBERED = 64
 
 
 def serve(sock: socket.socket, name: str) -> None:
