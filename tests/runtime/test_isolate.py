@@ -387,6 +387,21 @@ def test_a_loader_goes_on_after_an_interrupt_between_hearing_and_answering(monke
         assert [int(x[0]) for x in loader] == list(range(9))
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_epoch_goes_on_after_an_interrupt_while_its_state_is_asked_for(when, monkeypatch):
+    with NUMBERS.map(lambda x: x, workers=1).loader(isolate=True, timeout_s=20) as loader:
+        iterator = iter(loader)
+        got = [next(iterator) for _ in range(5)]
+        interrupting(monkeypatch, "standing", when)
+        with pytest.raises(KeyboardInterrupt):
+            loader.state_dict()
+        got += [next(iterator) for _ in range(5)]
+        state = loader.state_dict()
+        assert got + list(iterator) == list(range(60))
+        loader.load_state_dict(state)
+        assert list(loader) == list(range(10, 60))
+
+
 # ---------------------------------------------------------------------- layout
 
 

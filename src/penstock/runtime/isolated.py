@@ -183,8 +183,10 @@ class Isolated:
                         raise early
                     return early if isinstance(early, Chunk) else None
                 try:
-                    with self._whole():
-                        line = self._connected()
+                    if self._line is None:  # given up since, by `_whole`
+                        run.again()
+                        self._begin(run)
+                    line = self._connected()
                     if not line.wait(deadline - perf_counter() if deadline < inf else inf):
                         raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(line)}")
                     found = self._received(line, run, deadline)

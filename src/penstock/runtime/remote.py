@@ -510,5 +510,5 @@ def _end_pools() -> None:
         crew.close(_EXIT_S, quiet=True)
 
 
-# After `penstock.executors.startup` and before `penstock.runtime.engine`, which import brings about.
+# The last registered runs first: the engines close their loaders, then this, then `startup` kills what is left.
 atexit.register(_end_pools)
