@@ -16,11 +16,14 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -153,25 +156,45 @@ class Life(NamedTuple):
         return f"killed {'while saving' if kind == 'save' else 'behind'} step {number}"
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until what is in here is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
 def live(folder: Path, steps: int, moment: Moment | None) -> Life:
     """Train in a process of its own; kill it when the moment has come."""
     command = [sys.executable, __file__, "--train", str(folder), "--steps", str(steps)]
     log: list[str] = []
-    # In a session of its own: Ctrl-C is for this process, which then ends the other.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
-        try:
-            assert child.stdout is not None
-            while True:
-                if moment is not None and moment.has_come(log):
-                    time.sleep(moment.wait_s)
-                    child.kill()
-                    moment = None
-                line = child.stdout.readline()
-                if not line:
-                    break
-                log.append(line.strip())
-        finally:
+    child = None
+    try:
+        with uninterrupted():
+            # In a session of its own: Ctrl-C is for this process, which then ends the other.
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert child.stdout is not None
+        while True:
+            if moment is not None and moment.has_come(log):
+                time.sleep(moment.wait_s)
+                child.kill()
+                moment = None
+            line = child.stdout.readline()
+            if not line:
+                break
+            log.append(line.strip())
+    finally:
+        if child is not None:
             child.kill()
+            child.communicate()
     if child.returncode > 0:
         raise RuntimeError(f"the training failed with exit code {child.returncode}")
     return Life(log, child.returncode < 0)
