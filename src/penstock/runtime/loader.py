@@ -94,10 +94,10 @@ class Loader(Generic[T]):
         self._seed = seed
         self._next_epoch = 0
         self._epoch = 0
-        self._delivered = 0
-        self._step = 0
-        #: batches handed over by this loader, in all
+        #: batches handed over by this loader, in all: the one number that is counted for every batch
         self._handed = 0
+        #: where the batches of this epoch, and the steps, are counted from
+        self._epoch_from = self._steps_from = 0
         #: where it stands as long as nothing more is handed over, and how many were before
         self._moment, self._moment_at = self._start_of(0), 0
         #: what is to be gone on with
@@ -142,7 +142,7 @@ class Loader(Generic[T]):
         run = iteration.run
         self._epoch = run.epoch
         self._next_epoch = run.epoch + 1
-        self._delivered = moment.batch if moment is not None else 0
+        self._epoch_from = self._handed - (moment.batch if moment is not None else 0)
         self._stand(moment or self._start_of(run.epoch))
         self._iteration = iteration
         return self._batches(iteration, first)
@@ -196,14 +196,12 @@ class Loader(Generic[T]):
                 if samples:
                     self._chunks.append(
                         _Handed(
-                            chunk, iteration.run.epoch, self._delivered, self._handed, self._running, self._pending
+                            chunk, iteration.run.epoch, self.batch_index, self._handed, self._running, self._pending
                         )
                     )
                 samples.reverse()
                 while samples:
-                    self._delivered += 1
                     self._handed += 1
-                    self._step += 1
                     yield samples.pop()
                     if iteration.ended:
                         iteration.check()
@@ -305,14 +303,14 @@ class Loader(Generic[T]):
         return self._each_step(whole_number(n, "steps(n)"))
 
     def _each_step(self, n: int) -> Iterator[tuple[int, T]]:
-        stop = self._step + n
-        while self._step < stop:
-            before = self._step
+        stop = self.step + n
+        while self.step < stop:
+            before = self.step
             for batch in self:
-                yield self._step - 1, batch
-                if self._step == stop:
+                yield self.step - 1, batch
+                if self.step == stop:
                     return
-            if self._step == before:
+            if self.step == before:
                 raise PlanError(f"steps({n}): epoch {self._epoch} has no samples, so step {before} never comes")
 
     def start(self) -> Self:
@@ -334,12 +332,12 @@ class Loader(Generic[T]):
     @property
     def batch_index(self) -> int:
         """How many batches of this epoch have been handed over."""
-        return self._delivered
+        return self._handed - self._epoch_from
 
     @property
     def step(self) -> int:
         """How many batches have been handed over in all, those before a resume included."""
-        return self._step
+        return self._handed - self._steps_from
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch number `epoch`."""
@@ -373,11 +371,11 @@ class Loader(Generic[T]):
         behind = whole_number(behind, "state_dict(behind=)")
         at = self._handed - behind
         if at == self._moment_at:
-            moment = replace(self._moment, step=max(0, self._step - behind))
+            moment = replace(self._moment, step=max(0, self.step - behind))
             return moment.to_state(self._described, self._seed)
         for handed in reversed(self._chunks):
             if handed.first < at <= handed.first + len(handed.places):
-                moment = self._moment_in(handed, at, max(0, self._step - behind))
+                moment = self._moment_in(handed, at, max(0, self.step - behind))
                 return moment.to_state(self._described, self._seed)
         raise PenstockError(
             f"state_dict(behind={behind}): this loader has handed over {self._handed} batches, and remembers "
@@ -429,8 +427,8 @@ class Loader(Generic[T]):
         self._started = None
         self._engine.forget(moment.carried)
         self._next_epoch = self._epoch = moment.epoch
-        self._delivered = moment.batch
-        self._step = moment.step
+        self._epoch_from = self._handed - moment.batch
+        self._steps_from = self._handed - moment.step
         self._resumed = moment if moment.at is not None or moment.running != self._own_part() else None
         self._lost_in, self._lost_ahead = moment.epoch, moment.lost
         self._chunks.clear()
@@ -515,7 +513,7 @@ class Loader(Generic[T]):
         return True
 
     def __repr__(self) -> str:
-        state = "closed" if self._engine.closed else f"epoch {self._epoch}, batch {self._delivered}"
+        state = "closed" if self._engine.closed else f"epoch {self._epoch}, batch {self.batch_index}"
         return f"<Loader of {len(self._engine.plan.stages)} stages, {state}>"
 
 
