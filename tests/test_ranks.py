@@ -4,7 +4,6 @@ Hypothesis makes pipelines with a ``shard()``, a sequence of worlds and how many
 """
 
 import json
-import os
 from collections import Counter
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -12,25 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.random_examples import examples
 from tests.same_stream_functions import failing, keep, leaving_out, number, several, total
 
 import penstock as ps
 
-CI = bool(os.environ.get("CI"))
 SEED = 5
-
-
-def examples(count):
-    return settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=CI,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 # ---------------------------------------------------------------------- running a world

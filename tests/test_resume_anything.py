@@ -5,7 +5,6 @@ layout and gone on with on another, once and again and again; see `penstock.test
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.random_examples import examples
 from tests.same_stream_functions import (
     drawing,
     failing,
@@ -33,9 +33,6 @@ from penstock.pipeline import Pipeline
 from penstock.sources.source import StreamSource
 from penstock.testing import check_resume
 from penstock.testing.layouts import Layout, assert_same_stream, fitting
-
-CI = bool(os.environ.get("CI"))
-
 
 # ---------------------------------------------------------------------- sources
 
@@ -260,17 +257,6 @@ def runs(pipeline: Any) -> bool:
     except ValueError as exc:  # rows of different lengths, say, do not make an array
         return "bad" in str(exc)
     return True
-
-
-def examples(count):
-    return settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=CI,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 @examples(60)

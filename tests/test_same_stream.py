@@ -5,7 +5,6 @@ and on threads and processes mixed, with several numbers of workers and memory b
 epochs; and, unless it is random, compared with a model of the same pipeline in plain Python generators.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -13,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.random_examples import examples
 from tests.same_stream_functions import (
     drawing,
     ending,
@@ -34,7 +34,6 @@ from penstock.testing.layouts import fitting
 from penstock.testing.same import assert_same
 
 EPOCHS = 2
-CI = bool(os.environ.get("CI"))
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -410,18 +409,6 @@ PROCESS_LAYOUTS = [
     Layout("mixed", 1, 1),
     Layout("mixed", 2),
 ]
-
-
-def examples(count):
-    """Without shrinking: chains are short, and a race would not come again anyway."""
-    return settings(
-        max_examples=count,
-        deadline=None,
-        derandomize=CI,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 @examples(40)

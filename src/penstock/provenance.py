@@ -13,7 +13,7 @@ they cost nothing; the functions here keep them so where they can.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ __all__ = [
     "origin",
     "path",
     "root",
+    "starts",
     "weight",
 ]
 
@@ -135,6 +136,18 @@ def path(place: Place, start: Place) -> tuple[int, ...] | None:
             if way is not None:
                 return (number, *way)
     return None
+
+
+def starts(place: Place) -> Iterator[Place]:
+    """The place itself, and those of the samples that it was made of, the nearest first.
+
+    >>> list(starts((7, 2, 0)))
+    [(7, 2, 0), (7, 2), 7]
+    """
+    yield place
+    while isinstance(place, tuple) and not isinstance(place, Passed):
+        place = place[:-1] if len(place) > 2 else place[0]
+        yield place
 
 
 def chosen(places: Sequence[Place], keep: Sequence[Any]) -> list[Place]:

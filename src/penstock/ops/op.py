@@ -161,6 +161,11 @@ class Joint(ABC):
         """Which samples of its one input it keeps, in their order: numbers as `Input.taken` counts them."""
         return ()
 
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps samples between two steps, and so says which."""
+        return type(self).held is not Joint.held
+
     def save(self) -> Any:
         """Where it stands between two steps: small, and plain data for JSON."""
         return None

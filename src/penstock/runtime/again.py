@@ -7,14 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from penstock.provenance import Passed, Place, path
+from penstock.provenance import Passed, Place, path, starts
 from penstock.runtime.chunk import Chunk, ErrorRecord
 from penstock.runtime.marks import Standing, place_from
 from penstock.runtime.stretches import Stretch, common
 
-__all__ = ["Again", "Lost", "Sieve", "sifted"]
+__all__ = ["BEGINNING", "Again", "Lost", "Sieve", "Start", "sifted"]
+
+
+class Start(NamedTuple):
+    """Where an epoch begins: at its beginning, unless something else is told."""
+
+    #: how its last segment stands
+    at: dict[str, Any] | None = None
+    #: samples further on that were lost, and are not tried again
+    lost: list[Any] | None = None
+    #: what rank of what world goes on, where that is not what the loader is
+    part: dict[str, Any] | None = None
+
+
+BEGINNING: Final = Start()
 
 
 class Sieve:
@@ -32,10 +46,7 @@ class Sieve:
 
 def sifted(chunk: Chunk, sieves: Sequence[Sieve]) -> Chunk:
     """`chunk` without what has been delivered before."""
-    keep = [all(sieve.passes(place) for sieve in sieves) for place in chunk.places]
-    if not all(keep):
-        chunk.samples = [sample for sample, kept in zip(chunk.samples, keep, strict=True) if kept]
-        chunk.places = [place for place, kept in zip(chunk.places, keep, strict=True) if kept]
+    chunk.keep([all(sieve.passes(place) for sieve in sieves) for place in chunk.places])
     return chunk
 
 
@@ -133,9 +144,7 @@ class Lost:
             keep.append(of is None)
             if of is not None:
                 found[_hashable(of)] = ErrorRecord("", -1, epoch, LostBefore(), of, known=True)
-        if found:
-            chunk.samples = [sample for sample, kept in zip(chunk.samples, keep, strict=True) if kept]
-            chunk.places = [place for place, kept in zip(chunk.places, keep, strict=True) if kept]
+        chunk.keep(keep)
         again = [_known(one, lost) for one in chunk.losses]
         chunk.losses = [*again, *found.values()]
 
@@ -151,14 +160,10 @@ def _known(record: ErrorRecord, lost: set[Any]) -> ErrorRecord:
 
 def _lost_of(place: Place, lost: set[Any]) -> Place | None:
     """What `place` is, or was made of, that was lost."""
-    if _hashable(place) in lost:
-        return place
-    if isinstance(place, tuple) and not isinstance(place, Passed):
-        return _lost_of(place[0] if len(place) == 2 else place[:-1], lost)
-    return None
+    return next((start for start in starts(place) if _hashable(start) in lost), None)
 
 
 def _hashable(place: Place) -> Any:
-    if isinstance(place, list):
-        return ("list", *map(_hashable, place))
-    return tuple(map(_hashable, place)) if type(place) is tuple else place
+    if isinstance(place, (list, Passed)):
+        return (type(place).__name__, *map(_hashable, place))
+    return tuple(map(_hashable, place)) if isinstance(place, tuple) else place

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
-from penstock.provenance import Place, joined
+from penstock.provenance import Place, chosen, joined
 from penstock.runtime.marks import Origin, Trace
 
 __all__ = ["Chunk", "CountVaried", "ErrorRecord", "Failure", "Ticket"]
@@ -101,6 +102,12 @@ class Chunk:
     def blank(self) -> bool:
         """Nothing in it to deliver or to tell."""
         return not self.samples and not self.losses and self.failure is None
+
+    def keep(self, kept: Sequence[bool]) -> None:
+        """Leave out the samples whose entry is false."""
+        if not all(kept):
+            self.samples = list(compress(self.samples, kept))
+            self.places = chosen(self.places, kept)
 
     @staticmethod
     def join(parts: list[Chunk]) -> Chunk:

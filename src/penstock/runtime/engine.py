@@ -24,6 +24,7 @@ from penstock.executors.executor import Executor
 from penstock.plan.plan import Indexed, Joined, Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
+from penstock.runtime.again import BEGINNING, Start
 from penstock.runtime.bridge import Bridge
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk
@@ -128,18 +129,8 @@ class Engine:
 
     # ------------------------------------------------------------------ epochs
 
-    def enter(
-        self,
-        epoch: int,
-        saved: dict[str, Any] | None = None,
-        lost: list[Any] | None = None,
-        part: dict[str, Any] | None = None,
-        ahead: bool = False,
-    ) -> Run:
-        """Make `epoch` the one that is read: the one begun early, if it is that, or a new one.
-
-        Where it was `saved`, it is gone on with from there, without what was `lost` further on; `part`
-        is what rank of what world goes on, where that is not this one.
+    def enter(self, epoch: int, start: Start = BEGINNING, ahead: bool = False) -> Run:
+        """Make `epoch` the one that is read: the one begun early, if it is that, or a new one from `start` on.
 
         Workers are started by the reader when it has nothing to read, so at once only if it will not
         read yet: `ahead`.
@@ -147,14 +138,14 @@ class Engine:
         self._check_open()
         with LOCK:
             garbage = self._leave()
-            if saved is not None and (lost or saved["feed"].get("lost")):
+            if start.at is not None and (start.lost or start.at["feed"].get("lost")):
                 garbage += self._become_wary()
             run, self.upcoming = self.upcoming, None
-            if run is not None and (run.epoch != epoch or saved is not None or part):
+            if run is not None and (run.epoch != epoch or start.at is not None or start.part):
                 garbage += run.cancel()
                 run = None
             if run is None:
-                run = Run(self, epoch, saved, lost, part)
+                run = Run(self, epoch, start)
             run.current = True
             self.current = run
             for crew in self.crews.values():
@@ -215,10 +206,7 @@ class Engine:
     def forget(self, carried: dict[str, Any]) -> None:
         """Another state is to be gone on with: nothing that has been begun is."""
         with LOCK:
-            garbage = self._leave()
-            if self.upcoming is not None:
-                garbage += self.upcoming.cancel()
-                self.upcoming = None
+            garbage = self._leave() + self._drop_upcoming()
             for queues in self.carried.values():
                 for queue in queues:
                     garbage += queue.upstream.close()  # type: ignore[union-attr]
@@ -238,18 +226,21 @@ class Engine:
         with LOCK:
             garbage = self._leave() + self._become_wary()
         discard(garbage)
-        return self.enter(run.epoch, begun_at(self.plan.root, run.epoch, position), part=run.part)
+        return self.enter(run.epoch, Start(begun_at(self.plan.root, run.epoch, position), part=run.part))
 
     def _become_wary(self) -> list[Any]:
         """Rely on the count no longer. Returns what is to be let go of outside the lock."""
-        garbage: list[Any] = []
-        if not self.options.wary:
-            if self.upcoming is not None:
-                garbage += self.upcoming.cancel()
-                self.upcoming = None
-            self.options = replace(self.options, wary=True)
-            self._set_up(make_plan(self.flow, self.options))
+        if self.options.wary:
+            return []
+        garbage = self._drop_upcoming()
+        self.options = replace(self.options, wary=True)
+        self._set_up(make_plan(self.flow, self.options))
         return garbage
+
+    def _drop_upcoming(self) -> list[Any]:
+        """Do without the epoch that was begun early. Returns what is to be let go of outside the lock."""
+        run, self.upcoming = self.upcoming, None
+        return [] if run is None else run.cancel()
 
     def stage_runs(self, crew: Crew) -> list[StageRun]:
         """The stages that may have tickets for `crew`; begins the next epoch when this one's are all out."""
@@ -260,7 +251,7 @@ class Engine:
         if self.upcoming is None:
             if run.epoch >= self.last_epoch or not run.root.sourced_out or not self._may_fork():
                 return found
-            self.upcoming = Run(self, run.epoch + 1)
+            self.upcoming = Run(self, run.epoch + 1, BEGINNING)
         return found + self.upcoming.stage_runs(crew)
 
     def _may_fork(self) -> bool:
@@ -573,10 +564,7 @@ class Engine:
         with LOCK:
             self.closed = True
             self.closing.set()
-            garbage = self._leave()
-            if self.upcoming is not None:
-                garbage += self.upcoming.cancel()
-                self.upcoming = None
+            garbage = self._leave() + self._drop_upcoming()
             for crew in self.crews.values():
                 crew.leave(self)
             self.reader.waiting = False

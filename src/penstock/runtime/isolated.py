@@ -30,6 +30,7 @@ from penstock.memory.parcel import pack
 from penstock.plan.plan import Joined, Plan, Stage
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
+from penstock.runtime.again import BEGINNING, Start
 from penstock.runtime.budget import Estimate
 from penstock.runtime.cargo import Cargo
 from penstock.runtime.chunk import Chunk, ErrorRecord
@@ -56,13 +57,11 @@ _runs = count(1)
 class _Run:
     """One epoch, as the reader sees it."""
 
-    def __init__(self, epoch: int, saved: Any = None, lost: Any = None, part: Any = None) -> None:
+    def __init__(self, epoch: int, start: Start = BEGINNING) -> None:
         self.number = next(_runs)
         self.epoch = epoch
         #: where it is to be begun: what the loader said, and later what the process told
-        self.saved = saved
-        self.lost = lost
-        self.part = part
+        self.start = start
         #: chunks of this epoch that the process has sent
         self.chunks = 0
         self.ended = False
@@ -77,9 +76,9 @@ class _Run:
         self.old_samples, self.old_losses = self.samples, self.losses
         self.chunks = 0
 
-    def stands(self, saved: Any, lost: Any) -> None:
+    def stands(self, at: dict[str, Any]) -> None:
         """The process stands here: what comes behind and is handed over already will come again after a death."""
-        self.saved, self.lost = saved, lost
+        self.start = self.start._replace(at=at)
         self.samples, self.losses = self.old_samples, self.old_losses
 
     def news(self, chunk: Chunk) -> Chunk:
@@ -127,19 +126,12 @@ class Isolated:
 
     # ------------------------------------------------------------------ epochs
 
-    def enter(
-        self,
-        epoch: int,
-        saved: dict[str, Any] | None = None,
-        lost: list[Any] | None = None,
-        part: dict[str, Any] | None = None,
-        ahead: bool = False,
-    ) -> _Run:
-        """Make `epoch` the one that is read, from where it was `saved`."""
+    def enter(self, epoch: int, start: Start = BEGINNING, ahead: bool = False) -> _Run:
+        """Make `epoch` the one that is read, from `start` on."""
         self._check_open()
         if self._current is not None:
             self.leave(self._current)
-        run = self._current = _Run(epoch, saved, lost, part)
+        run = self._current = _Run(epoch, start)
         try:
             self._begin(run)
         except Gone:
@@ -147,10 +139,9 @@ class Isolated:
         return run
 
     def _begin(self, run: _Run) -> None:
-        where = run.saved, run.lost, run.part
         with self._whole():
             line = self._connected()
-            line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, *where))
+            line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, *run.start))
 
     def leave(self, run: _Run, whole: bool = False) -> None:
         """The epoch is over for the reader."""
@@ -241,7 +232,7 @@ class Isolated:
                 chunk.trace = cast(Any, Elsewhere(number, run.chunks, len(chunk.places), chunk.losses, ranks))
                 chunk = run.news(chunk)
                 if standing is not None:
-                    run.stands(standing, None)
+                    run.stands(standing)
                 # Only what is new shows that it gets further than the one before it.
                 self._deaths_running = 0 if chunk.samples else self._deaths_running
                 return chunk

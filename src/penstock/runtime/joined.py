@@ -207,7 +207,7 @@ class JoinedInlet(Inlet):
         self._again = again
         #: how many outputs the joint has made
         self._made = 0
-        self._keeps = joint is not None and type(joint).held is not Joint.held
+        self._keeps = joint is not None and joint.keeps
         self._record: Record | None = None
         if again is not None and joint is not None:
             self._record = self._recorded()

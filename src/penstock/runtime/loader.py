@@ -15,10 +15,10 @@ from penstock.checks import whole_number
 from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool
-from penstock.plan.plan import Indexed
 from penstock.plan.rules import Options, flow_length
-from penstock.plan.world import ALONE, World, dealt, portion_of, world_now
+from penstock.plan.world import World, dealt, portion_of, world_now
 from penstock.provenance import Place, root, weight
+from penstock.runtime.again import Start
 from penstock.runtime.budget import parse_bytes
 from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
 from penstock.runtime.crew import LOCK, nested
@@ -26,7 +26,7 @@ from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit
 from penstock.runtime.isolated import Isolated
 from penstock.runtime.marks import plain_place
-from penstock.runtime.ranks import merge_states
+from penstock.runtime.ranks import check_movable, merge_states
 from penstock.runtime.run import Run
 from penstock.runtime.state import Moment, described, read
 from penstock.sources.source import Flow
@@ -82,7 +82,7 @@ class Loader(Generic[T]):
         self._limit = ErrorLimit(max_errors)
         #: what the user has made, and what of it this rank runs
         self._flow = flow
-        flow = dealt(flow, world or world_now(), needs_shard=not nested())
+        self._dealt = flow = dealt(flow, world or world_now(), needs_shard=not nested())
         self._deals = portion_of(flow)
         if isolate and inline:
             raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
@@ -157,7 +157,7 @@ class Loader(Generic[T]):
             self._running = then["part"]
             epoch = iteration.run.epoch
             self._engine.leave(iteration.run, whole=True)
-            iteration.run = self._engine.enter(epoch, then["at"], then["lost"], then["part"])
+            iteration.run = self._engine.enter(epoch, Start(**then))
 
     def _own_part(self) -> dict[str, Any]:
         """The part of this rank, where ranks do not deliver in step."""
@@ -165,10 +165,14 @@ class Loader(Generic[T]):
             return {}
         return {"rank": self._deals.rank, "world": self._deals.world, "base": 0}
 
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """Which rank of what world this is, where ranks do not deliver in step."""
+        return {name: value for name, value in self._own_part().items() if name != "base"}
+
     def _start_of(self, epoch: int) -> Moment:
-        own = self._own_part()
-        part = {name: own[name] for name in ("rank", "world")} if own else {}
-        return Moment(epoch, carried=self._engine.carrying(), part=part, running=own)
+        """Where the stream stands before the first batch of an epoch."""
+        return Moment(epoch, carried=self._engine.carrying(), part=self._identity, running=self._own_part())
 
     def _entered(self, moment: Moment | None) -> Run:
         run, self._started = self._started, None
@@ -177,7 +181,7 @@ class Loader(Generic[T]):
         if moment is None:
             return self._engine.enter(self._next_epoch)
         try:
-            return self._engine.enter(self._next_epoch, moment.at, moment.lost, moment.running)
+            return self._engine.enter(self._next_epoch, moment.start)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as exc:
             # Nothing of the user's runs in there, only what was saved is read.
             raise StateMismatch(f"the state is damaged: {exc!r}") from exc
@@ -319,7 +323,7 @@ class Loader(Generic[T]):
             return self
         if self._next_epoch <= self._last_epoch and (self._started is None or self._started.ended):
             moment = self._resumed or Moment(self._next_epoch)
-            self._started = self._engine.enter(self._next_epoch, moment.at, moment.lost, moment.running, ahead=True)
+            self._started = self._engine.enter(self._next_epoch, moment.start, ahead=True)
         return self
 
     # ------------------------------------------------------------------ where it stands
@@ -398,14 +402,13 @@ class Loader(Generic[T]):
             lost = [[one.segment, one.turn, plain_place(one.place)] for one in ahead]
         if handed.epoch == self._lost_in:
             lost += self._lost_ahead
-        start = self._start_of(handed.epoch)
         return Moment(
             handed.epoch,
             handed.batch + number + 1,
             step,
             standing,
             lost,
-            part=start.part,
+            part=self._identity,
             running=handed.running,
             pending=handed.pending,
         )
@@ -422,7 +425,7 @@ class Loader(Generic[T]):
             state = state | {"pipeline": None}
         moment = read(state, self._flow, self._seed, self._deals)
         if moment.running != self._own_part() or moment.pending:
-            self._check_movable()
+            check_movable(self._engine.plan, self._dealt.ops)
         self._end_iteration()
         self._started = None
         self._engine.forget(moment.carried)
@@ -433,24 +436,6 @@ class Loader(Generic[T]):
         self._lost_in, self._lost_ahead = moment.epoch, moment.lost
         self._chunks.clear()
         self._stand(moment)
-
-    def _check_movable(self) -> None:
-        """Refuse to move what ranks had left to others, where an op counts on more than the samples."""
-        known = "the state is of another number of ranks, and ranks do not deliver in step here"
-        stages = self._engine.plan.stages
-        if not isinstance(stages[0].feed, Indexed) or stages[0].feed.dealt is None or len(stages[0].feed.children):
-            raise StateMismatch(
-                f"{known}; what they had left can be dealt anew only where shard() stands behind a source that can "
-                "be indexed: go on with as many ranks as before"
-            )
-        behind = False
-        for op in dealt(self._flow, ALONE).ops:
-            if behind and not op.holds_back and (op.joined or op.remembers):
-                raise StateMismatch(
-                    f"{known}; {op.label} behind shard() goes by what one rank has delivered: go on with as many "
-                    "ranks as before"
-                )
-            behind = behind or op.deals is not None
 
     def _stand(self, moment: Moment) -> None:
         """The stream stands here until another batch is handed over."""

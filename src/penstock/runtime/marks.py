@@ -14,11 +14,11 @@ what is saved; `penstock.runtime.again` reads that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.provenance import Passed, Place, path, root
+from penstock.provenance import Passed, Place, path, root, starts
 from penstock.runtime.stretches import Stretch, merged
 
 if TYPE_CHECKING:
@@ -230,8 +230,8 @@ class Trace:
             number = places.index(root(place))
             return number, path(place, places[number]) or ()
         known = self._by_place()
-        for start in _starts(place):
-            if start in known:
+        for start in starts(place):
+            if not _grouped(start) and start in known:
                 return known[start], path(place, start) or ()
         # A member of a group, or what was made of one.
         for number, one in enumerate(places):
@@ -300,20 +300,6 @@ class Trace:
             first = number + self.unit
         for number in range(first, len(self.places), self.unit):
             out.want(self.address(number))
-
-
-def _starts(place: Place) -> Iterator[Place]:
-    """The place itself, and those that it may have been made of, the nearest first; no groups.
-
-    >>> list(_starts((7, 2, 0)))
-    [(7, 2, 0), (7, 2), 7]
-    """
-    while True:
-        if not _grouped(place):
-            yield place
-        if type(place) is not tuple:
-            return
-        place = place[:-1] if len(place) > 2 else place[0]
 
 
 def _grouped(place: Place) -> bool:
@@ -531,15 +517,15 @@ def _runs(numbers: list[int]) -> list[list[int]]:
 def plain_place(place: Place) -> Any:
     """A place as plain data.
 
-    >>> plain_place((7, 2)), place_from(plain_place([Passed((7, 2), 3), 4]))
-    ({'way': [7, 2]}, [Passed(place=(7, 2), number=3), 4])
+    >>> plain_place((7, 2)), place_from(plain_place([Passed((7, 2), 3), range(1, 9, 4)]))
+    ({'way': [7, 2]}, [Passed(place=(7, 2), number=3), range(1, 9, 4)])
     """
     if isinstance(place, int):
         return place
     if isinstance(place, Passed):
         return {"pass": place.number, "of": plain_place(place.place)}
     if isinstance(place, range):
-        return {"from": place.start, "to": place.stop}
+        return {"from": place.start, "to": place.stop, "by": place.step}
     parts = [plain_place(one) for one in place]
     return {"way": parts} if isinstance(place, tuple) else parts
 
@@ -552,4 +538,6 @@ def place_from(saved: Any) -> Place:
         return [place_from(one) for one in saved]
     if "pass" in saved:
         return Passed(place_from(saved["of"]), saved["pass"])
-    return range(saved["from"], saved["to"]) if "from" in saved else tuple(map(place_from, saved["way"]))
+    if "from" in saved:
+        return range(saved["from"], saved["to"], saved["by"])
+    return tuple(map(place_from, saved["way"]))

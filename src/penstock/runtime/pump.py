@@ -15,6 +15,7 @@ from typing import Any
 from penstock.memory.block import BlockMap
 from penstock.memory.exceptions import packed
 from penstock.memory.parcel import unpack
+from penstock.runtime.again import Start
 from penstock.runtime.cargo import attach, fits, measured, stowed, written
 from penstock.runtime.chunk import Chunk, CountVaried
 from penstock.runtime.engine import Engine
@@ -91,13 +92,13 @@ class _Pump:
         self._granted.append(grant)
 
     def _on_enter(
-        self, message: Message, number: int, epoch: int, last_epoch: float, once: bool, *where: Any
+        self, message: Message, number: int, epoch: int, last_epoch: float, once: bool, *start: Any
     ) -> None:
         if self.engine is None:
             self._send(("failed", number, packed(self._broken or RuntimeError("no engine"))))
             return
         self.engine.last_epoch, self.engine.once = last_epoch, once
-        self._entered = number, epoch, *where
+        self._entered = number, epoch, Start(*start)
 
     def _on_leave(self, message: Message, number: int, whole: bool) -> None:
         self._left = number
@@ -149,9 +150,9 @@ class _Pump:
             except BaseException as exc:
                 self._send(("failed", number, packed(exc)))
 
-    def _epoch(self, number: int, epoch: int, saved: Any, lost: Any, part: Any) -> None:
+    def _epoch(self, number: int, epoch: int, start: Start) -> None:
         assert self.engine is not None
-        run = self.engine.enter(epoch, saved, lost, part)
+        run = self.engine.enter(epoch, start)
         self._chunks = 0
         if not self._goes_on_with(number, run):
             return

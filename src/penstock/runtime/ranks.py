@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import StateMismatch
+from penstock.ops.op import Op
+from penstock.plan.plan import Indexed, Plan
 from penstock.runtime.marks import high
 
-__all__ = ["check_rank", "for_rank", "merge_states"]
+__all__ = ["check_movable", "check_rank", "for_rank", "merge_states"]
 
 Plain = dict[str, Any]
 
@@ -136,3 +138,22 @@ def check_rank(part: Plain, deals: Any) -> None:
             f"the state is of rank {rank} of {world}, and this loader has {here}; ranks do not deliver in step "
             "here, so give it the states of all ranks: load_state_dict([...]) or ps.merge_states([...])"
         )
+
+
+def check_movable(plan: Plan, ops: Sequence[Op[Any, Any]]) -> None:
+    """Refuse to move what ranks had left to others, where an op counts on more than the samples."""
+    known = "the state is of another number of ranks, and ranks do not deliver in step here"
+    feed = plan.stages[0].feed
+    if not isinstance(feed, Indexed) or feed.dealt is None:
+        raise StateMismatch(
+            f"{known}; what they had left can be dealt anew only where shard() stands behind a source that can "
+            "be indexed: go on with as many ranks as before"
+        )
+    behind = False
+    for op in ops:
+        if behind and not op.holds_back and (op.joined or op.remembers):
+            raise StateMismatch(
+                f"{known}; {op.label} behind shard() goes by what one rank has delivered: go on with as many "
+                "ranks as before"
+            )
+        behind = behind or op.deals is not None

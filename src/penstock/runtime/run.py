@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import StateMismatch
 from penstock.ops.op import Effect, Joint, Key
 from penstock.plan.plan import Indexed, Joined, Stage, Step, Streamed
-from penstock.runtime.again import Again, Lost
+from penstock.runtime.again import Again, Lost, Start
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.inlets import Inlet, Part, PositionInlet, StreamInlet
 from penstock.runtime.joined import JoinedInlet, Queue
@@ -24,17 +24,10 @@ Saved = dict[str, Any] | None
 class Run:
     """The stages of one epoch. `engine` is the loader's engine, which has the lanes and the seed.
 
-    `saved` is how the last segment stands, where the epoch is gone on with.
+    `start` is where the epoch begins.
     """
 
-    def __init__(
-        self,
-        engine: Any,
-        epoch: int,
-        saved: Saved = None,
-        lost: list[Any] | None = None,
-        part: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, engine: Any, epoch: int, start: Start) -> None:
         self.engine = engine
         self.epoch = epoch
         #: this is the epoch being read, not one begun early
@@ -44,11 +37,11 @@ class Run:
         self.revealed = False
         #: what was lost before a resume, and is not tried again
         self.lost = Lost()
-        self.lost.add(lost or [])
+        self.lost.add(start.lost or [])
         #: what rank of what world goes on here, where that is not what the loader is
-        self.part = part or {}
+        self.part = start.part or {}
         self._by_crew: dict[Any, list[StageRun]] = {}
-        self.root = self._opened(engine.plan.root, epoch, saved)
+        self.root = self._opened(engine.plan.root, epoch, start.at)
 
     def _opened(self, stage: Stage, epoch: int, saved: Saved = None) -> StageRun:
         """A stage and all before it, ready for `epoch`."""
@@ -133,7 +126,7 @@ class Run:
             for queue in kept:
                 queue.upstream.adopt(self)  # type: ignore[union-attr]
             return kept
-        keeps = joint is not None and type(joint).held is not Joint.held
+        keeps = joint is not None and joint.keeps
         queues = [Queue(_Branch(self, child), segment=child.segment, keeps=keeps) for child in feed.children]
         if carries:
             self.engine.carried[stage.segment] = queues

@@ -28,6 +28,7 @@ import numpy as np
 from penstock.errors import StateMismatch
 from penstock.ops.functions import function_name
 from penstock.ops.op import Op
+from penstock.runtime.again import Start
 from penstock.runtime.ranks import check_rank, for_rank
 from penstock.sources.source import Composite, Flow, Source
 
@@ -55,6 +56,11 @@ class Moment:
     part: Plain = field(default_factory=dict)
     running: Plain = field(default_factory=dict)
     pending: list[Plain] = field(default_factory=list)
+
+    @property
+    def start(self) -> Start:
+        """Where the epoch is to be gone on with."""
+        return Start(self.at, self.lost, self.running)
 
     def to_state(self, pipeline: list[Any], seed: int) -> Plain:
         """The state of a loader that stands here; `pipeline` is what `described` gives."""
