@@ -27,7 +27,7 @@ LAYERS = [
     ["ops.op"],
     ["sources.source"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
-    ["ops.functions", "ops.fields", "ops.residents"],
+    ["ops.functions", "ops.fields", "ops.residents", "ops.content"],
     ["ops.call", "ops.rows", "executors.threads"],
     ["ops.*", "sources.*", "executors.*"],
     ["ops", "sources", "executors"],

@@ -22,6 +22,7 @@ from penstock.ops import (
     Prefetch,
     Repeat,
     Resample,
+    Reservoir,
     Shard,
     Shuffle,
     SkipFirst,
@@ -399,6 +400,12 @@ class Pipeline(Generic[T]):
     @_as(Epoch)
     def epoch(self, n: int) -> Pipeline[T]:
         return self._with(Epoch(n))
+
+    @_as(Reservoir)
+    def reservoir(
+        self, size: int, *, min_fill: int | None = None, max_reuse: int | None = None, draws: int | None = None
+    ) -> Pipeline[T]:
+        return self._with(Reservoir(size, min_fill=min_fill, max_reuse=max_reuse, draws=draws))
 
     @_as(Cache)
     def cache(self, *, max_bytes: int | None = None) -> Pipeline[T]:

@@ -28,7 +28,9 @@ __all__ = [
     "origin",
     "path",
     "root",
+    "single",
     "starts",
+    "way",
     "weight",
 ]
 
@@ -107,6 +109,28 @@ def counter(place: Place) -> tuple[int, int]:
                 way = (way * 0x9E3779B97F4A7C15 + step + 1) & _WORD
         place = place[0]
     return place, way
+
+
+def single(place: Place) -> bool:
+    """Whether one sample of the source stands at `place`, or one that was made of one.
+
+    >>> single(7), single((7, 2)), single(Passed(7, 1)), single(range(5, 9))
+    (True, True, True, False)
+    """
+    while isinstance(place, tuple):
+        place = place[0]
+    return isinstance(place, int)
+
+
+def way(place: Place) -> tuple[int, ...]:
+    """The sub-indices that lead from a sample of the source to the one at `place`.
+
+    >>> way(7), way((7, 2, 0)), way((Passed((7, 2), 3), 1))
+    ((), (2, 0), (2, 1))
+    """
+    if not isinstance(place, tuple):
+        return ()
+    return way(place.place) if isinstance(place, Passed) else (*way(place[0]), *place[1:])
 
 
 def extended(place: Place, sub: int) -> tuple[Place, ...]:

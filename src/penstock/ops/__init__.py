@@ -13,6 +13,7 @@ from penstock.ops.pack import Pack
 from penstock.ops.prefetch import Prefetch
 from penstock.ops.repeat import Repeat
 from penstock.ops.resample import Resample
+from penstock.ops.reservoir import Reservoir
 from penstock.ops.shard import Shard
 from penstock.ops.shuffle import Shuffle
 from penstock.ops.skip import SkipFirst
@@ -36,6 +37,7 @@ __all__ = [
     "Prefetch",
     "Repeat",
     "Resample",
+    "Reservoir",
     "Retry",
     "Shard",
     "Shuffle",

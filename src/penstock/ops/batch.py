@@ -142,3 +142,6 @@ class Cut(Joint):
                 members.append(last)
             self.ended = self.drop_last is True or not source.count
         return groups, members
+
+    def needs(self, inputs: Sequence[Input]) -> int:
+        return self.size - inputs[0].count

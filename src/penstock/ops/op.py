@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -120,6 +120,10 @@ class Input(Protocol):
     epoch: int
     #: samples taken since the upstream was first started
     taken: int
+    #: how many samples an epoch of the upstream has, if that is known before the run
+    length: Length
+    #: whatever the joint notes of the upstream, saved with it between two epochs: plain data for JSON
+    note: Any
 
     def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
         """Remove and return the first samples, at the most so many."""
@@ -147,6 +151,14 @@ class Joint(ABC):
     opens_inputs: ClassVar[bool] = False
     #: so many of its next outputs were delivered before a resume, and will be left out
     replays: int = 0
+    #: takes in what comes at any time, by `absorb`, and is told the next three
+    eager: ClassVar[bool] = False
+    #: how many samples the training loop waits for, with none on their way to it
+    awaited: int = 0
+    #: no epoch comes after this one
+    final: bool = False
+    #: what the samples at some places of an epoch are, whatever the epoch; None where that cannot be told
+    identify: Callable[[int, Sequence[Place]], Sequence[Hashable]] | None = None
 
     @abstractmethod
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
@@ -155,6 +167,19 @@ class Joint(ABC):
     def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
         """Which inputs must get more before `step` can go on."""
         return [number for number, one in enumerate(inputs) if not one.ended]
+
+    def needs(self, inputs: Sequence[Input]) -> int:
+        """About how many more samples it lacks before `step` can go on."""
+        return 1
+
+    def absorb(self, inputs: Sequence[Input]) -> bool:
+        """If it is `eager`: take in what has come, as far as there is room. True if more would be welcome."""
+        return False
+
+    @property
+    def kept(self) -> int:
+        """How many samples it keeps."""
+        return len(self.held)
 
     @property
     def held(self) -> Sequence[int]:
@@ -255,6 +280,10 @@ class Op(ABC, Generic[In, Out]):
     endless: bool = False
     #: its joint goes on in the next epoch where it stood, with the same inputs
     carries: bool = False
+    #: what is behind it must not wait for the workers of what is before it
+    decouples: bool = False
+    #: what it passes on depends on who is faster, so a saved state is not exact
+    approximate: bool = False
     #: its joint only holds samples back for a while, and passes them on when no more come
     holds_back: bool = False
     #: `shard_order` has a say
@@ -325,6 +354,9 @@ class Op(ABC, Generic[In, Out]):
 
     def left(self, memo: dict[str, Any], whole: bool) -> None:
         """The training loop has left an epoch: at its end if `whole`, else before."""
+
+    def forget(self, memo: dict[str, Any]) -> None:
+        """Another state is to be gone on with: keep no samples."""
 
     def store(self) -> Any:
         """For an op that `remembers`: a new, empty `Store`."""

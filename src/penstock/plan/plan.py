@@ -80,6 +80,8 @@ class Joined:
     key: str = ""
     #: what the composite calls its parts
     names: tuple[str, ...] = ()
+    #: how many samples reach the op's joint in an epoch, if that is known
+    length: Length = None
 
 
 Feed = Indexed | Streamed | Joined
@@ -113,6 +115,24 @@ class Stage:
     #: what it belongs to, whatever the layout: the joint (or source) that its samples come from, by op or part
     segment: str = ""
     reasons: tuple[str, ...] = ()
+
+    @property
+    def joint_op(self) -> Op[Any, Any] | None:
+        """The op whose joint brings it its samples, if there is one."""
+        return self.feed.step.op if isinstance(self.feed, Joined) and self.feed.step is not None else None
+
+    @property
+    def at_hand(self) -> bool:
+        """Its samples are in memory: those of the source, or of an op before it that is there to have some."""
+        feed = self.feed
+        if isinstance(feed, Indexed):
+            return feed.source.instant
+        if not isinstance(feed, Joined) or feed.composite is not None:
+            return False
+        if self.joint_op is not None and self.joint_op.decouples:
+            return True
+        (stage,) = feed.children
+        return stage.at_hand and stage.site is self.site and not isinstance(stage.feed, Indexed)
 
     def walk(self) -> Iterator[Stage]:
         """This stage and all before it, the first one first."""

@@ -52,16 +52,21 @@ def make_plan(flow: Flow, options: Options) -> Plan:
 
 def flow_length(flow: Flow) -> Length:
     """How many samples one epoch delivers, as far as it can be known before the run."""
+    return _lengths(flow)[-1]
+
+
+def _lengths(flow: Flow) -> list[Length]:
+    """How many samples reach each op in one epoch, and how many leave the last."""
     source = flow.source
     if isinstance(source, Composite):
-        length = source.combined_length([flow_length(part) for _, part in source.parts])
+        lengths = [source.combined_length([flow_length(part) for _, part in source.parts])]
     else:
-        length = source.length()
+        lengths = [source.length()]
     for op in flow.ops:
-        length = op.length(length)
-        if op.effect in (Effect.SELECTS, Effect.EXPANDS) or op.may_skip:
-            length = unknown(length)
-    return length
+        length = op.length(lengths[-1])
+        varies = op.effect in (Effect.SELECTS, Effect.EXPANDS) or op.may_skip
+        lengths.append(unknown(length) if varies else length)
+    return lengths
 
 
 @dataclass
@@ -79,6 +84,8 @@ class _Draft:
     block_read: bool = False
     hopeful: bool = False
     cache_step: int | None = None
+    #: of samples that are only drawn and passed on, so many are drawn before they are asked for
+    ahead: int | None = None
     reasons: list[str] = field(default_factory=list)
 
     @property
@@ -103,6 +110,10 @@ class _Maker:
         self.drawing: Site | None = None
         #: the numbers of ops that keep the order although they need not
         self.in_order: set[int] = set()
+        #: how many samples reach each op, by its number, where an op goes by that
+        self.lengths: dict[int, Length] = {}
+        #: nothing further on depends on the order of the stage that is being made
+        self.loose = False
 
     def stages(self, flow: Flow, default: tuple[Site, int] | None = None, path: str = "") -> Stage:
         """The last stage of `flow`, with all others below it.
@@ -111,6 +122,8 @@ class _Maker:
         """
         top = default is None
         steps = self._numbered(flow.ops, path)
+        if any(step.op.decouples for step in steps):
+            self.lengths.update(zip([step.number for step in steps], _lengths(flow), strict=False))
         sites = self._placed(flow, steps, default)
         children = []
         if isinstance(flow.source, Composite):
@@ -126,12 +139,14 @@ class _Maker:
                 continue
             # By the op's number, without those that have no say in what is delivered.
             segment = f"{path}{sum(one.op.buffer is None for one in steps[:number])}"
+            self.loose = _order_is_lost(steps[number:])
             if _takes_lined_up(step.op) and _alternates(draft):
                 draft = self._lined_up(draft, step, sites[number + 1], f"{segment}-line")
             if step.op.joined:
                 draft = self._with_joint(draft, step, sites[number + 1], steps[number + 1 :], top, segment)
             else:
                 draft = self._added(draft, step, sites[number + 1])
+        self.loose = False
         return self._finished(draft)
 
     def _keep_order(self, steps: list[Step], top: bool) -> None:
@@ -180,6 +195,8 @@ class _Maker:
                 here = opened
             elif op.placement is not None:
                 here = self._own_site(op)
+            elif op.decouples:
+                here = self._site(Placement("thread", 1))
             elif not _rides(here[0], op.blocking, op.asynchronous):
                 here = self._own_site(op) if op.asynchronous else self._site(Placement("thread", 1))
             if op.one_thread and here[0].kind in ("thread", "async"):
@@ -315,9 +332,14 @@ class _Maker:
             raise PlanError(
                 f"{op.label} has no end, and {carrying.label} before it goes round by itself; leave {op.label} out"
             )
-        after = _Draft(Joined((stage,), step), *place, segment)
+        length = self.lengths.get(step.number)
+        after = _Draft(Joined((stage,), step, length=length), *place, segment)
         if op.effect is Effect.REGROUPS:
             after.steps.append(step)
+        if op.decouples:
+            after.ahead = next((size for one in later if (size := one.op.group_size())), 1)
+            after.reasons += _how_drawn(op, length, stage)
+            return after
         after.reasons.append(f"{op.label} needs the order of delivery: {why}")
         if not stage.ordered:
             self.notes.append(f"{op.label} depends on the order, which stage {stage.number} does not keep")
@@ -398,11 +420,12 @@ class _Maker:
             steps=tuple(draft.steps),
             site=draft.site,
             workers=draft.workers,
-            ordered=all(step.op.ordered or step.number in self.in_order for step in draft.steps),
+            ordered=all(step.op.ordered or step.number in self.in_order for step in draft.steps)
+            and (draft.workers == 1 or draft.hopeful or not self.loose),
             unit=draft.unit,
             interleave=draft.interleave,
             bound_tickets=max(per_worker * draft.workers, draft.interleave + 1),
-            bound_samples=draft.buffer,
+            bound_samples=draft.ahead if draft.buffer is None and not draft.steps else draft.buffer,
             block_read=draft.block_read,
             hopeful=draft.hopeful,
             cache_step=draft.cache_step,
@@ -419,6 +442,29 @@ def _shards_ordered_by(steps: list[Step]) -> Step | None:
         if step.op.joined or step.op.effect is Effect.REGROUPS or step.op.interleave > 1:
             return None
     return None
+
+
+def _how_drawn(op: Op[Any, Any], length: Length, stage: Stage) -> list[str]:
+    """What is to be known of an op that is there to have samples at hand."""
+    reasons = [
+        f"{op.label} has a thread of its own, so that no draw waits for the workers of stage {stage.number}",
+        f"samples come as the workers of stage {stage.number} finish them, and are drawn at random; "
+        "what was served before is served again only when the training loop would wait",
+        "which samples come depends on who is faster: not the same for every layout, nor exact after a resume",
+    ]
+    if op.length(length) is None:
+        reasons.append("how many draws an epoch has is not known yet, so the first pass serves every sample once")
+    return reasons
+
+
+def _order_is_lost(later: list[Step]) -> bool:
+    """Whether an op further on takes samples in any order, and none before it depends on theirs."""
+    for number, step in enumerate(later):
+        if step.op.decouples:
+            return not _needs_order(later[:number]) and not any(
+                _takes_lined_up(one.op) and one.op.joined for one in later[:number]
+            )
+    return False
 
 
 def _how_read(source: IndexedSource, remote: bool) -> list[str]:
@@ -481,6 +527,8 @@ def _needs_order(later: list[Step]) -> str:
     grouped = alternating = False
     for step in later:
         op = step.op
+        if op.decouples:
+            return ""
         if op.joined and (grouped or op.group_size() is None):
             return op.label
         if alternating and _takes_lined_up(op):

@@ -111,6 +111,12 @@ def _dealt(flow: Flow, world: World, top: bool) -> Flow:
     for number, op in enumerate(flow.ops):
         if op.parts:
             before, later = flow.ops[:number], flow.ops[number + 1 :]
+            for one in before:
+                if one.decouples:
+                    raise PlanError(
+                        f"{op.label} behind {one.label}: every rank would fill it with all samples; put "
+                        f"{op.label} before {one.label}"
+                    )
             uneven = "it is part of another pipeline" if not top else _uneven(later)
             block = 1 if uneven else _block(later)
             indexed = isinstance(source, IndexedSource) and all(

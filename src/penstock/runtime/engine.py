@@ -78,6 +78,8 @@ class Engine:
         #: what each busy worker has in hand
         self.tasks: dict[Any, Job] = {}
         self.reader = Reader()
+        #: whoever reads does so for a training loop that waits
+        self.asks = True
         self.counters = ReaderCounters()
         self.stuck = 0
         #: worker processes that ended without an answer
@@ -123,8 +125,10 @@ class Engine:
         #: the reader has work of its own, even where it is nobody's worker
         self._reader_works = self._has_inline or any(lane.helpable for lane in self.lanes.values())
         self._timed = any(step.op.timeout_s is not None for stage in plan.stages for step in stage.steps)
-        self._forks = all(
-            isinstance(stage.feed, (Indexed, Joined)) and not _carries(stage.feed) for stage in plan.stages
+        joints = [stage.joint_op for stage in plan.stages if stage.joint_op is not None]
+        self._draws = any(op.decouples for op in joints)
+        self._forks = not any(op.carries for op in joints) and all(
+            isinstance(stage.feed, (Indexed, Joined)) for stage in plan.stages
         )
 
     # ------------------------------------------------------------------ epochs
@@ -161,6 +165,10 @@ class Engine:
             garbage = self._leave(whole) if run is self.current else []
             if self.reader.inside:
                 self.reader.unpark()
+            if self._draws and self.upcoming is None and not self.closed and run.epoch < self.last_epoch:
+                # What is there to have samples at hand goes on to gather some.
+                self.upcoming = Run(self, run.epoch + 1, BEGINNING)
+                self._rouse()
         discard(garbage)
         for crew in self.crews.values():
             crew.tell_lack()
@@ -198,7 +206,7 @@ class Engine:
         """Where inputs stand that go on from epoch to epoch, between two epochs."""
         with LOCK:
             return {
-                segment: {"epoch": queue.epoch, "at": plain(queue.mark), "count": queue.taken}
+                segment: {"epoch": queue.epoch, "at": plain(queue.mark), "count": queue.taken, "note": queue.note}
                 for segment, (queue,) in self.carried.items()
                 if queue.epoch >= 0
             }
@@ -207,12 +215,21 @@ class Engine:
         """Another state is to be gone on with: nothing that has been begun is."""
         with LOCK:
             garbage = self._leave() + self._drop_upcoming()
-            for queues in self.carried.values():
-                for queue in queues:
-                    garbage += queue.upstream.close()  # type: ignore[union-attr]
-            self.carried.clear()
+            garbage += self._close_carried()
+            for stage in self.plan.stages:
+                for step in stage.all_steps():
+                    step.op.forget(self.memos.get(step.number, {}))
             self.carried_before = dict(carried)
         discard(garbage)
+
+    def _close_carried(self) -> list[Any]:
+        """End what goes on from epoch to epoch. Returns what is to be let go of outside the lock."""
+        garbage: list[Any] = []
+        for queues in self.carried.values():
+            for queue in queues:
+                garbage += queue.upstream.close()  # type: ignore[union-attr]
+        self.carried.clear()
+        return garbage
 
     def replan(self, run: Run, position: int) -> Run:
         """A sample was skipped where the plan had relied on the count: go on without relying on it."""
@@ -283,8 +300,8 @@ class Engine:
                 out[f"{name}.occupancy"] = counters.occupancy
                 out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
             for memo in self.memos.values():
-                for part, count in memo.get("mix.samples", {}).items():
-                    out[f"mix.{part}.samples"] = out.get(f"mix.{part}.samples", 0) + count
+                for name, value in memo.get("stats", dict)().items():
+                    out[name] = out.get(name, 0) + value
         return out
 
     # ------------------------------------------------------------------ what workers call
@@ -412,6 +429,10 @@ class Engine:
                             run.revealed = False
                             self._rouse()
                         continue  # looking for a ticket has brought something to light
+                    if found is None and self._draws and self.asks and not self.reader.hungry:
+                        self.reader.hungry = True
+                        self._rouse()
+                        continue  # now that it would wait, it gets what was served before
                     self.spread()
                     if found is None and self.reader.nested is not None:
                         self._rouse()  # whoever is idle now does what this worker would have done
@@ -432,6 +453,15 @@ class Engine:
         if began is not None:
             self.counters.wait_s += perf_counter() - began
         return chunk
+
+    def ask(self, asks: bool) -> None:
+        """Whether a training loop waits for whoever reads."""
+        with LOCK:
+            self.asks = asks
+            if asks and self._draws and self.reader.inside:
+                self.reader.hungry = True
+                self._rouse()
+                self._wake_reader()
 
     def _own_job(self, run: Run) -> tuple[Job | Pull, bool] | None:
         """A ticket for the reader itself, and whether it is inline."""
@@ -564,7 +594,7 @@ class Engine:
         with LOCK:
             self.closed = True
             self.closing.set()
-            garbage = self._leave() + self._drop_upcoming()
+            garbage = self._leave() + self._drop_upcoming() + self._close_carried()
             for crew in self.crews.values():
                 crew.leave(self)
             self.reader.waiting = False
@@ -590,10 +620,6 @@ def _loop_of(executor: Executor) -> Any:
     if executor.asynchronous:
         return work_async
     return work_remote if executor.remote else work
-
-
-def _carries(feed: Any) -> bool:
-    return isinstance(feed, Joined) and feed.step is not None and feed.step.op.carries
 
 
 def _cancel_but(stage_run: StageRun, kept: set[int]) -> list[Any]:

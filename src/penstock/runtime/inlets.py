@@ -57,6 +57,13 @@ class Inlet(ABC):
         """
         return sys.maxsize
 
+    def refresh(self) -> None:
+        """Take in what has come, even if no ticket is cut."""
+
+    def needs(self, upstream: Any) -> int:
+        """How many samples of a stage before this one are lacking for the next ticket; none if others are."""
+        return 0
+
     @abstractmethod
     def cut(self, count: int) -> Ticket:
         """A ticket with the next `count` samples."""

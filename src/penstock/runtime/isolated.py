@@ -27,7 +27,7 @@ from penstock.executors.startup import Process, StartOptions
 from penstock.memory.block import Block
 from penstock.memory.exceptions import unpacked
 from penstock.memory.parcel import pack
-from penstock.plan.plan import Joined, Plan, Stage
+from penstock.plan.plan import Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
 from penstock.runtime.again import BEGINNING, Start
@@ -62,8 +62,9 @@ class _Run:
         self.epoch = epoch
         #: where it is to be begun: what the loader said, and later what the process told
         self.start = start
-        #: chunks of this epoch that the process has sent
+        #: chunks of this epoch that the process has sent, and how many there were when it was asked for another
         self.chunks = 0
+        self.asked = -1
         self.ended = False
         #: samples and losses that have been handed over
         self.samples = self.losses = 0
@@ -75,6 +76,7 @@ class _Run:
         self.number = next(_runs)
         self.old_samples, self.old_losses = self.samples, self.losses
         self.chunks = 0
+        self.asked = -1
 
     def stands(self, at: dict[str, Any]) -> None:
         """The process stands here: what comes behind and is handed over already will come again after a death."""
@@ -104,6 +106,9 @@ class Isolated:
         parts: list[tuple[str, Any]] = [
             (step.op.full_label, step.op) for stage in self.plan.stages for step in stage.all_steps()
         ]
+        self._joints = [stage.joint_op for stage in self.plan.stages if stage.joint_op is not None]
+        #: what was served before is served again when the training loop waits, so the process is told
+        self._draws = any(op.decouples for op in self._joints)
         self._parcel = pack((flow, options, seed, memory), "the pipeline", parts)
         self.blocks = default_blocks()
         self.counters = ReaderCounters()
@@ -178,6 +183,10 @@ class Isolated:
                         run.again()
                         self._begin(run)
                     line = self._connected()
+                    if self._draws and run.asked < run.chunks and not line.spoken:
+                        run.asked = run.chunks
+                        with self._whole():
+                            line.wire.send(("asks", run.number, run.chunks))
                     if not line.wait(deadline - perf_counter() if deadline < inf else inf):
                         raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(line)}")
                     found = self._received(line, run, deadline)
@@ -299,7 +308,7 @@ class Isolated:
 
     def carrying(self) -> dict[str, Any]:
         """Where inputs stand that go on from epoch to epoch, between two epochs."""
-        if self._line is not None and any(_carries(stage) for stage in self.plan.stages):
+        if self._line is not None and any(op.carries for op in self._joints):
             self._carried = self._ask("carrying") or self._carried
         return self._carried
 
@@ -429,10 +438,6 @@ def _refuse_pools(plan: Plan) -> None:
                 f"loader(isolate=True) runs everything in one process of its own, where the pool of {ops} is not; "
                 "give workers= instead of a pool, or leave isolate out"
             )
-
-
-def _carries(stage: Stage) -> bool:
-    return isinstance(stage.feed, Joined) and stage.feed.step is not None and stage.feed.step.op.carries
 
 
 class Elsewhere:

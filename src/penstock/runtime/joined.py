@@ -8,12 +8,12 @@ so that the stream can be resumed at any sample that comes of it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
 from penstock.errors import PlanError
-from penstock.ops.op import LOST, Joint
+from penstock.ops.op import LOST, Joint, Length
 from penstock.provenance import Place, joined, last_root, root
 from penstock.runtime.again import Again, Sieve
 from penstock.runtime.budget import Budget
@@ -45,8 +45,14 @@ class Upstream(Protocol):
 class Queue:
     """Samples in the order of delivery, with their places: an `Input` of a joint."""
 
-    def __init__(self, upstream: Upstream | None = None, *, segment: str = "", keeps: bool = False) -> None:
+    def __init__(
+        self, upstream: Upstream | None = None, *, segment: str = "", keeps: bool = False, length: Length = None
+    ) -> None:
         self.upstream = upstream
+        self.length = length
+        self.note: Any = None
+        #: samples that have come in all, and what they weigh
+        self.come = self.come_bytes = 0
         #: the segment whose samples wait here
         self.segment = segment
         self.count = 0
@@ -208,6 +214,9 @@ class JoinedInlet(Inlet):
         #: how many outputs the joint has made
         self._made = 0
         self._keeps = joint is not None and joint.keeps
+        self._eager = joint is not None and joint.eager
+        #: how many samples the training loop waits for, with none on their way to it
+        self.lack: Callable[[], int] = lambda: 0
         self._record: Record | None = None
         if again is not None and joint is not None:
             self._record = self._recorded()
@@ -224,6 +233,11 @@ class JoinedInlet(Inlet):
         """Move samples towards the stage; False when nothing moved."""
         if self.joint is None:
             return self._pass_on()
+        if self._eager:
+            self.refresh()
+            if self._finished:
+                return True
+            self.joint.awaited = max(0, self.lack() - self._passed.count)
         record = self._record = self._record or self._recorded()
         try:
             samples, places = self.joint.step(self.queues, 1 if self._singly else most)
@@ -240,11 +254,9 @@ class JoinedInlet(Inlet):
             for queue in self.queues:
                 if queue.lost:
                     record.lost += [(one.segment, one.turn, one.place) for one in queue.lost_before()]
-        if samples or self._finished:
-            return True
-        allowed = self.budget.allowed
-        if self.joint.hoards and allowed is not None and self.held_bytes > allowed and self._here > 1:
-            self._overflow(self.joint.hoards, allowed)
+        if samples or self._finished or self._eager:
+            return bool(samples) or self._finished
+        if self._overflows():
             return True
         moved = False
         for number in self.joint.lacking(self.queues):
@@ -285,13 +297,51 @@ class JoinedInlet(Inlet):
                 if sample is not LOST:
                     self._passed.add([sample], places[at : at + 1], record, at)
 
-    def _overflow(self, hoards: str, allowed: int) -> None:
+    def refresh(self) -> None:
+        joint = self.joint
+        if joint is None or not self._eager or self._finished:
+            return
+        (queue,) = self.queues
+        while joint.absorb(self.queues) and self._fill(queue):
+            pass
+        if self.budget.bounded:
+            self._weigh(joint.kept + queue.count, queue)
+        if queue.failure is not None:
+            # Told once: the next epoch goes on with the next pass of the upstream.
+            self.failure, queue.failure = queue.failure, None
+            self._finished = True
+        else:
+            self._overflows()
+
+    def _weigh(self, count: int, queue: Queue) -> None:
+        """Count what is here as so many samples of the usual weight: whatever is drawn stays here too."""
+        self.budget.give_back(self.held_bytes)
+        self.held_bytes = count * queue.come_bytes // max(queue.come, 1)
+        self.budget.take(self.held_bytes)
+
+    def _overflows(self) -> bool:
+        """Whether the joint must hold more than there is room for: then the stream ends here."""
+        hoards, allowed = self.joint.hoards if self.joint is not None else "", self.budget.allowed
+        if not hoards or allowed is None or self.held_bytes <= allowed or self._here <= 1:
+            return False
         exc = PlanError(
             f"{hoards} holds {self.held_bytes:,} bytes after {self._here} samples, more than memory={allowed:,}; "
             "make it smaller, or allow more"
         )
         self.failure = Failure(exc)
         self._finished = True
+        return True
+
+    def needs(self, upstream: Any) -> int:
+        """How many samples of one upstream are lacking for the next ticket; none if others are."""
+        if self._passed.count or self._finished:
+            return 0
+        for number, queue in enumerate(self.queues):
+            if getattr(queue.upstream, "stage_run", None) is upstream:
+                if self.joint is None:
+                    return 1
+                return self.joint.needs(self.queues) if number in self.joint.lacking(self.queues) else 0
+        return 0
 
     def _pass_on(self) -> bool:
         (queue,) = self.queues
@@ -319,6 +369,8 @@ class JoinedInlet(Inlet):
         self._count_in(chunk)
         queue.fill(chunk)
         queue.failure = chunk.failure
+        queue.come += len(chunk.samples)
+        queue.come_bytes += chunk.nbytes
         return True
 
     def _count_in(self, chunk: Chunk) -> None:
@@ -329,11 +381,11 @@ class JoinedInlet(Inlet):
     @property
     def _here(self) -> int:
         """How many samples wait here."""
-        kept = len(self.joint.held) if self._keeps and self.joint is not None else 0
+        kept = self.joint.kept if (self._keeps or self._eager) and self.joint is not None else 0
         return self._passed.count + kept + sum(queue.count for queue in self.queues)
 
     def cut(self, count: int) -> Ticket:
-        nbytes = self.held_bytes * count // self._here
+        nbytes = 0 if self._eager else self.held_bytes * count // self._here
         self.held_bytes -= nbytes
         samples, places = self._passed.take(count)
         trace = Trace(places, self._passed.came, self._sieves(places))
@@ -364,7 +416,7 @@ class JoinedInlet(Inlet):
                 (left if later else told).append(record)
             self.losses = left
             return told
-        stop = last_root(place) if len(self.queues) == 1 else None
+        stop = last_root(place) if len(self.queues) == 1 and not self._eager else None
         if stop is None:
             told, self.losses = self.losses, []
             return told

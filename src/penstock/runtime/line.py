@@ -30,6 +30,12 @@ class Line:
         self._poll.register(self._fd, select.POLLIN)
         self._poll.register(process.ended_fileno(), select.POLLIN)
 
+    @property
+    def spoken(self) -> bool:
+        """The process has said something that was not heard yet, or has ended."""
+        with self.process.held():
+            return bool(self.wire.pending or self._poll.poll(0))
+
     def wait(self, timeout_s: float = inf) -> bool:
         """Wait until the process has said something; False when `timeout_s` passed first. Gone if it has ended."""
         if self.wire.pending:

@@ -376,11 +376,11 @@ class Loader(Generic[T]):
         at = self._handed - behind
         if at == self._moment_at:
             moment = replace(self._moment, step=max(0, self.step - behind))
-            return moment.to_state(self._described, self._seed)
+            return self._state_of(moment)
         for handed in reversed(self._chunks):
             if handed.first < at <= handed.first + len(handed.places):
                 moment = self._moment_in(handed, at, max(0, self.step - behind))
-                return moment.to_state(self._described, self._seed)
+                return self._state_of(moment)
         raise PenstockError(
             f"state_dict(behind={behind}): this loader has handed over {self._handed} batches, and remembers "
             f"where the stream stood for the last {_REMEMBERED} chunks of them; ask for a batch that is nearer"
@@ -390,6 +390,15 @@ class Loader(Generic[T]):
     def _described(self) -> list[Any]:
         """The pipeline in words; what is made of many samples is hashed for it, once."""
         return described(self._flow)
+
+    @cached_property
+    def _approximate(self) -> bool:
+        """What comes depends on who is faster, so a state is not exact."""
+        return any(step.op.approximate for stage in self._engine.plan.stages for step in stage.all_steps())
+
+    def _state_of(self, moment: Moment) -> dict[str, Any]:
+        state = moment.to_state(self._described, self._seed)
+        return state | {"approximate": True} if self._approximate else state
 
     def _moment_in(self, handed: _Handed, at: int, step: int) -> Moment:
         number = at - handed.first - 1

@@ -78,6 +78,7 @@ class _Pump:
     def _on_engine(self, message: Message) -> None:
         try:
             self.engine = Engine(*unpack(message.body.data, message.fds))
+            self.engine.asks = False
             self._loose = any(not stage.ordered for stage in self.engine.plan.stages)
         except BaseException as exc:
             self._broken = exc
@@ -105,6 +106,10 @@ class _Pump:
         run, self._run = self._run, None
         if run is not None and self.engine is not None:
             self.engine.leave(run, whole)
+
+    def _on_asks(self, message: Message, number: int, chunks: int) -> None:
+        if self.engine is not None and self._left < number and self._chunks == chunks:
+            self.engine.ask(True)
 
     def _on_holding(self, message: Message) -> None:
         run = self._run
@@ -206,6 +211,7 @@ class _Pump:
                 standing = self.engine.standing(trace, places, len(places) - 1)
         with self._changed:
             self._chunks += 1
+            self.engine.ask(False)
             self._sent.append((number, self._chunks, trace, places))
         ranks = []
         if trace is not None and chunk.losses:

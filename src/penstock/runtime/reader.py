@@ -19,6 +19,8 @@ class Reader:
         self.spot = new_spot("reader")
         self.turn = self.spot.turn
         self.waiting = False
+        #: it has nothing to read, and there is nothing to do that would bring it something
+        self.hungry = False
         #: threads inside `read`: more than one while a new iteration takes over from an old one
         self.inside = 0
         #: the crew whose worker reads, if it is one
@@ -77,6 +79,7 @@ class Nested:
 
     def __exit__(self, *exc: object) -> None:
         self.works()
+        self.reader.hungry = False
         self.reader.inside -= 1
         if self.reader.inside:
             self.reader.unpark()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.ops.op import Key, Length, Order
+from penstock.provenance import Place, origin, single, way
 from penstock.sources.source import IndexedSource, Indices
 
 __all__ = ["Reading"]
@@ -62,6 +63,17 @@ class Reading:
     def index(self, epoch: int, position: int) -> int:
         """What the user calls the sample at one position: its number in what the source was made of."""
         return int(self.source.numbers(self.indices(epoch, range(position, position + 1)))[0])
+
+    def identities(self, epoch: int, places: Sequence[Place]) -> list[Hashable]:
+        """What tells the samples at `places` of `epoch` apart from all others of the source; None for groups."""
+        found = [origin(place, epoch) if single(place) else None for place in places]
+        out: list[Hashable] = [None] * len(found)
+        for one in {known[0] for known in found if known is not None}:
+            numbers = [number for number, known in enumerate(found) if known is not None and known[0] == one]
+            traced = self.trace(one, np.array([found[number][1] for number in numbers]))  # type: ignore[index]
+            for number, index in zip(numbers, traced.tolist(), strict=True):
+                out[number] = (index, way(places[number]))
+        return out
 
     def epoch_behind(self, level: int, epoch: int, position: int) -> int:
         """The epoch that ops between order `level` - 1 and order `level` are in, at `position` of `epoch`.

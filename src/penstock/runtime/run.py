@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from penstock.errors import StateMismatch
 from penstock.ops.op import Effect, Joint, Key
 from penstock.plan.plan import Indexed, Joined, Stage, Step, Streamed
+from penstock.provenance import Place
 from penstock.runtime.again import Again, Lost, Start
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.inlets import Inlet, Part, PositionInlet, StreamInlet
@@ -59,9 +60,12 @@ class Run:
             queues = self._queues(stage, feed, joint)
             branches = [queue.upstream for queue in queues]  # type: ignore[misc]
             inlet = self._joined(stage, feed, epoch, joint, queues, saved, again)
-        return StageRun(
+        stage_run = StageRun(
             self, lane, inlet, lambda: [b.stage_run for b in branches if b.stage_run is not None], again
         )
+        if isinstance(inlet, JoinedInlet):
+            inlet.lack = lambda: stage_run.run.lack_of(stage_run)
+        return stage_run
 
     def _joined(
         self,
@@ -73,6 +77,9 @@ class Run:
         saved: Saved,
         again: Again | None,
     ) -> JoinedInlet:
+        if joint is not None and joint.eager:
+            joint.final = self.epoch >= self.engine.last_epoch
+            joint.identify = self._identities(feed.children[0])
         if joint is None:
             # The segment goes on from the stage before, and so does what is saved of it.
             queues[0].renew(epoch, saved)
@@ -127,7 +134,10 @@ class Run:
                 queue.upstream.adopt(self)  # type: ignore[union-attr]
             return kept
         keeps = joint is not None and joint.keeps
-        queues = [Queue(_Branch(self, child), segment=child.segment, keeps=keeps) for child in feed.children]
+        queues = [
+            Queue(_Branch(self, child), segment=child.segment, keeps=keeps, length=feed.length)
+            for child in feed.children
+        ]
         if carries:
             self.engine.carried[stage.segment] = queues
             saved = self.engine.carried_before.pop(stage.segment, None)
@@ -135,6 +145,7 @@ class Run:
                 (queue,) = queues
                 queue.renew(saved["epoch"], saved["at"])
                 queue.taken = saved["count"]
+                queue.note = saved.get("note")
         return queues
 
     def _joint(self, feed: Joined, epoch: int) -> Joint | None:
@@ -146,6 +157,20 @@ class Run:
             return None
         memo = engine.memos.setdefault(feed.step.number, {})
         return feed.step.op.joint(Key(engine.seed, feed.step.key), epoch, memo)
+
+    def _identities(self, stage: Stage) -> Callable[[int, Sequence[Place]], Sequence[Hashable]] | None:
+        """What tells the samples of a stage apart, whatever the epoch; None if nothing does."""
+        while isinstance(stage.feed, Joined):
+            if stage.feed.composite is not None:
+                return None
+            (stage,) = stage.feed.children
+        if isinstance(stage.feed, Streamed):
+            return None if stage.feed.ordered_by is not None else _as_they_are
+        return self.engine.lanes[stage.number].program.reading.identities  # type: ignore[no-any-return]
+
+    def lack_of(self, stage_run: StageRun) -> int:
+        """How many samples of a stage the training loop waits for; none if some are on their way to it."""
+        return self.root.lack_of(stage_run) if self.current and self.engine.reader.hungry else 0
 
     def stage_runs(self, crew: Any) -> list[StageRun]:
         """The stages that run on `crew`, downstream first."""
@@ -166,6 +191,10 @@ class Run:
         self.ended = True
         self.current = False
         return self.root.cancel()
+
+
+def _as_they_are(epoch: int, places: Sequence[Place]) -> Sequence[Hashable]:
+    return [place if isinstance(place, (int, tuple)) else None for place in places]
 
 
 def begun_at(stage: Stage, epoch: int, position: int) -> dict[str, Any]:

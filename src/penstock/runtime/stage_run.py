@@ -59,13 +59,8 @@ class Lane:
         #: the number of the loader it belongs to
         self.loader = loader
         self._room = stage.bound_samples or stage.bound_tickets
-        #: it calls nothing of the user's and its source is in memory, so a reader that would wait may help
-        self.helpable = (
-            not self.remote
-            and isinstance(stage.feed, Indexed)
-            and stage.feed.source.instant
-            and not any(step.op.calls_user for step in stage.steps)
-        )
+        #: it calls nothing of the user's and its samples are in memory, so a reader that would wait may help
+        self.helpable = not self.remote and stage.at_hand and not any(step.op.calls_user for step in stage.steps)
         self.sizer = Sizer(TARGET_REMOTE_S if self.remote else TARGET_S)
         self.estimate = Estimate()
         #: the largest of the last chunks that came in a block
@@ -271,6 +266,7 @@ class StageRun:
             return None
         units = self._room()
         if not units:
+            self.inlet.refresh()
             lane.idle_for(room=True)
             return None
         found = self._input(units)
@@ -523,6 +519,19 @@ class StageRun:
             return False
         self._no_more()
         return not self.outlet.ready
+
+    def lack_of(self, stage_run: StageRun) -> int:
+        """How many samples of a stage before this one are lacking for a chunk; none if one is on its way."""
+        if self.open or self.outlet.ready:
+            return 0
+        if self is stage_run:
+            return 1
+        for child in self.children():
+            lack = child.lack_of(stage_run)
+            if lack:
+                need = self.inlet.needs(child)
+                return need and max(lack, need)
+        return 0
 
     @property
     def sourced_out(self) -> bool:

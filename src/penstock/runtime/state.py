@@ -12,6 +12,7 @@
     part       what rank of what world it is, where ranks do not deliver in step
     running    whose part is being delivered: its own, or what another rank had left
     pending    what else is to come in this epoch: what other ranks had left when their number changed
+    approximate  there, and true, if what comes depends on who is faster (reservoir), so it is not exact
     ranks      instead of these, in a state that was merged of those of all ranks
 """
 

@@ -174,7 +174,8 @@ class _Mixed(Joint):
         self.epoch = epoch
         self.waits: list[int] = []
         #: over all epochs, for the stats
-        self.counts: dict[str, int] = memo.setdefault("mix.samples", dict.fromkeys(draws.names, 0))
+        self.counts: dict[str, int] = memo.setdefault("counts", dict.fromkeys(draws.names, 0))
+        memo["stats"] = lambda: {f"mix.{name}.samples": count for name, count in memo["counts"].items()}
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         draws = self.draws
@@ -432,6 +433,8 @@ class _Gone:
     ended = False
     epoch = 0
     taken = 0
+    length: Length = None
+    note: Any = None
 
     def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
         return [LOST] * most, range(most)
