@@ -140,3 +140,18 @@ def test_a_signal_while_the_reader_waits_leaves_the_loader_usable():
     finally:
         go_on.set()
         signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.parametrize("place", [{"workers": 3}, {"on": "process", "workers": 2}], ids=["threads", "processes"])
+def test_ctrl_c_just_before_workers_are_started_leaves_none_counted(place, monkeypatch):
+    with ps.from_sequence(range(30)).map(abs, **place).batch(3).loader(timeout_s=SOON_S) as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(loader._engine, "_start", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(loader))
+        assert [crew._starting for crew in loader._engine.crews.values()] == [0]
+        assert len(list(loader)) == 10
+
+
+def _interrupt():
+    raise KeyboardInterrupt

@@ -11,6 +11,7 @@ import atexit
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -75,6 +76,8 @@ class Engine:
         self.freed = False
         #: how often looking for a ticket has brought something to light
         self.reveals = 0
+        #: tickets for which the reader is about to start workers
+        self._openings: deque[Job | Pull] = deque()
         #: what each busy worker has in hand
         self.tasks: dict[Any, Job] = {}
         self.reader = Reader()
@@ -176,6 +179,7 @@ class Engine:
     def _leave(self, whole: bool = False) -> list[Any]:
         run, self.current = self.current, None
         garbage, self.garbage = self.garbage, []
+        self._give_back_openings()
         if run is not None:
             for stage in self.plan.stages:
                 if isinstance(stage.feed, Joined) and stage.feed.step is not None:
@@ -438,10 +442,11 @@ class Engine:
                         self._rouse()  # whoever is idle now does what this worker would have done
                     # Whoever finds something for the reader from here on wakes it.
                     self.reader.waiting = found is None
-                    openings = self._openings() if found is None else []
+                    if found is None:
+                        self._open()
                 began = perf_counter() if began is None else began
-                if openings:
-                    self._start(openings)  # with nothing to read, there is time for that
+                if self._openings:
+                    self._start()  # with nothing to read, there is time for that
                     continue
                 if found is not None:
                     nested.works()
@@ -480,24 +485,22 @@ class Engine:
                     return job, inline
         return None
 
-    def _openings(self) -> list[Job | Pull]:
-        """A few tickets for which workers are to be started."""
-        found: list[Job | Pull] = []
+    def _open(self) -> None:
+        """Look for a few tickets for which workers are to be started."""
         for crew in self.crews.values():
-            while len(found) < _BURST and (job := crew.opening()) is not None:
-                found.append(job)
-        return found
+            while len(self._openings) < _BURST and (job := crew.opening()) is not None:
+                self._openings.append(job)
 
-    def _start(self, openings: list[Job | Pull]) -> None:
-        try:
-            while openings:
-                job = openings.pop(0)
-                job.stage_run.lane.crew.start(job)
-        except BaseException:  # Ctrl-C
-            with LOCK:
-                for job in openings:
-                    job.stage_run.lane.crew.unopened(job)
-            raise
+    def _start(self) -> None:
+        while self._openings:
+            job = self._openings.popleft()
+            job.stage_run.lane.crew.start(job)
+
+    def _give_back_openings(self) -> None:
+        """Ctrl-C has come before workers were started for these."""
+        while self._openings:
+            job = self._openings.popleft()
+            job.stage_run.lane.crew.unopened(job)
 
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
         """Park until something changes, a call runs out of time, or the batch does."""
