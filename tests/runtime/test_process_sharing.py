@@ -15,7 +15,10 @@ import pytest
 
 import penstock as ps
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="only Linux tells the PSS")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="only Linux tells the PSS"),
+]
 
 PRELUDE = """
 import gc, json, os, sys
@@ -161,7 +164,7 @@ def test_memory_and_descriptors_are_flat_over_200_epochs():
     print(json.dumps(marks))
     """)
     (early, _, few), (late, shared, many) = found
-    assert late < early + 4e6
+    assert late < early + 8e6
     assert shared < 60e6  # batches of 0.6 MB, and some room to spare
     assert many <= few + 6
 
@@ -185,7 +188,7 @@ def test_memory_is_flat_over_a_long_stream_of_samples_of_many_sizes():
     print(json.dumps(marks))
     """)
     (early, _, few), (late, shared, many) = found
-    assert late < early + 4e6
+    assert late < early + 8e6
     assert shared < 150e6  # blocks are kept for a while, and come in many sizes here
     assert many <= few + 12
 

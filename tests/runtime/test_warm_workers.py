@@ -10,6 +10,8 @@ from tests.runtime.helpers import run_script
 
 import penstock as ps
 
+pytestmark = pytest.mark.alone
+
 PIPELINES = {
     "threads": lambda: ps.from_sequence(range(12)).map(lambda x: x, workers=3).batch(4, collate=list),
     "stream": lambda: ps.from_iterable(lambda: iter(range(12))).map(lambda x: x, workers=2),

@@ -16,12 +16,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
+from random import Random
 from time import monotonic
 from typing import Any
 
 __all__ = ["Content", "Held"]
-
-_WORD = 2**64 - 1
 
 #: which samples go before others: the use that is next, and the pass of those that were never served
 Rank = tuple[int, int]
@@ -84,7 +83,7 @@ class Content:
     def __init__(self, size: int, max_reuse: int | None, key: int, clock: Callable[[], float] = monotonic) -> None:
         self.size = size
         self.max_reuse = max_reuse
-        self._key = key & _WORD
+        self._random = Random(key).random
         self._clock = clock
         #: how many samples a pass of the upstream has, if that is known
         self.per_pass: float | None = None
@@ -111,7 +110,7 @@ class Content:
 
     @property
     def spent(self) -> bool:
-        """Nothing may be served any more."""
+        """Nothing may be served any more, before something arrives."""
         return not self._new and not self._used and not self._resting
 
     def go_on_from(self, other: Content) -> None:
@@ -195,10 +194,25 @@ class Content:
 
     def draw(self, reuse: bool) -> Held | None:
         """One of those used least; without `reuse` only one that was never served. None if there is none."""
-        one = self._choice(reuse)
-        if one is None:
+        new, used = self._new, self._used
+        while not new and not used:
+            if not self._resting:
+                return None
+            self._wake()
+        first = min(new) if new else None
+        level = min(used) if used else None
+        if first is not None and (level is None or first[0] <= level):
+            spot = new[first]
+        elif reuse and level is not None:
+            spot = used[level]
+        else:
             return None
+        one = spot[int(self._random() * len(spot))]
         self._take_out(one)
+        self._served(one)
+        return one
+
+    def _served(self, one: Held) -> None:
         self.age_draws += self.draws - one.since
         self.age_s += self._clock() - one.since_s
         self.draws += 1
@@ -208,37 +222,20 @@ class Content:
             heappush(self._replaceable, (one.arrived, self.draws, one))
         one.served += 1
         one.level += 1
-        self.reuse_max = max(self.reuse_max, one.served)
-        if not self._spent(one):
+        if one.served > self.reuse_max:
+            self.reuse_max = one.served
+        if self.max_reuse is None or one.served < self.max_reuse:
             one.resting = True
             self._resting.append(one)
-        while len(self._resting) > len(self) // 2:
+        if len(self._resting) > len(self._all) // 2:
             self._wake()
-        return one
-
-    def _choice(self, reuse: bool) -> Held | None:
-        while not self._new and not self._used:
-            if not self._resting:
-                return None
-            self._wake()
-        new = min(self._new, default=None)
-        used = min(self._used, default=None)
-        if new is not None and (used is None or new[0] <= used):
-            return self._one_of(self._new[new])
-        return self._one_of(self._used[used]) if reuse and used is not None else None
-
-    def _one_of(self, some: list[Held]) -> Held:
-        return some[_hashed(self.draws + self._key) * len(some) >> 64]
 
     def _wake(self) -> None:
         """The sample that has rested longest may be drawn again."""
         one = self._resting.popleft()
         one.resting = False
-        if not one.gone and not self._spent(one):
+        if not one.gone:
             self._put(one)
-
-    def _spent(self, one: Held) -> bool:
-        return self.max_reuse is not None and one.served >= self.max_reuse
 
     def _lowest(self) -> int:
         """How often the least used ones have had their turn."""
@@ -269,11 +266,3 @@ class Content:
                 del self._used[one.level]
             else:
                 del self._new[one.level, one.number]
-
-
-def _hashed(number: int) -> int:
-    """A word of 64 bits, each of which depends on all of `number`."""
-    number = (number * 0x9E3779B97F4A7C15) & _WORD
-    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
-    return number ^ (number >> 31)

@@ -151,10 +151,12 @@ class Joint(ABC):
     opens_inputs: ClassVar[bool] = False
     #: so many of its next outputs were delivered before a resume, and will be left out
     replays: int = 0
-    #: takes in what comes at any time, by `absorb`, and is told the next three
+    #: takes in what comes at any time, by `absorb`, and is told the next four
     eager: ClassVar[bool] = False
-    #: how many samples the training loop waits for, with none on their way to it
-    awaited: int = 0
+    #: how many samples are lacking for what comes next, with none on their way
+    lacked: int = 0
+    #: the training loop waits for it
+    hungry: bool = False
     #: no epoch comes after this one
     final: bool = False
     #: what the samples at some places of an epoch are, whatever the epoch; None where that cannot be told
@@ -174,6 +176,10 @@ class Joint(ABC):
 
     def absorb(self, inputs: Sequence[Input]) -> bool:
         """If it is `eager`: take in what has come, as far as there is room. True if more would be welcome."""
+        return False
+
+    def drawable(self) -> bool:
+        """If it is `eager`: whether `step` would pass something on."""
         return False
 
     @property

@@ -107,6 +107,8 @@ class _Reserve:
         self.waiting: deque[tuple[Any, Hashable, int]] = deque()
         #: `min_fill` has been reached
         self.filled = False
+        #: something was served again of late: new samples come too slowly
+        self.behind = False
         #: how many have come in the pass that runs, and whether that was begun here
         self.come = 0
         self.whole = False
@@ -251,7 +253,7 @@ class _Drawing(Joint):
         """Whether draws may begin."""
         reserve = self.reserve
         if not reserve.filled:
-            batch = 0 if self.op.min_fill else min(self.op.size, self.awaited)
+            batch = 0 if self.op.min_fill else min(self.op.size, self.lacked)
             reserve.filled = self._plenty(len(reserve.content)) and len(reserve.content) >= batch
         return reserve.filled
 
@@ -262,16 +264,36 @@ class _Drawing(Joint):
         # That something finds no place shows that there is nothing to wait for.
         return count >= least or bool(reserve.waiting) or self._has_all()
 
-    def _drawn(self, most: float) -> list[Any]:
-        """Up to `most` samples. What is not waited for yet is drawn only from plenty: the choice stays large."""
-        content = self.reserve.content
+    @property
+    def _reuses(self) -> bool:
+        """Whether something may be served again: the loop waits, or is going to, as samples come too slowly."""
         # As long as the number of draws is not known, an epoch is a pass, and serves every sample once.
-        reuse = 0 if self.stop is None else self.awaited
+        return self.stop is not None and (self.hungry or self.reserve.behind)
+
+    def drawable(self) -> bool:
+        if self.replays or (self.stop is not None and self.next >= self.stop):
+            return True
+        content = self.reserve.content
+        if not self._filled():
+            return False
+        if content.unserved and (self.lacked or self._plenty(content.unserved)):
+            return True
+        return self.lacked > 0 and self._reuses and not content.spent
+
+    def _drawn(self, most: float) -> list[Any]:
+        """Up to `most` samples. What is not lacking yet is drawn only from plenty: the choice stays large."""
+        reserve, content = self.reserve, self.reserve.content
+        reuse = self.lacked if self._reuses else 0
+        before = content.first_draws
         samples: list[Any] = []
-        while len(samples) < most and (len(samples) < self.awaited or self._plenty(content.unserved)):
+        while len(samples) < most and (len(samples) < self.lacked or self._plenty(content.unserved)):
             one = content.draw(reuse=len(samples) < reuse)
             if one is None:
                 break
             samples.append(read_only(one.sample))
-        self.reserve.waits_now(not samples and reuse > 0 and most > 0)
+        if content.first_draws - before < len(samples):
+            reserve.behind = True
+        elif self._plenty(content.unserved):
+            reserve.behind = False
+        reserve.waits_now(not samples and self.hungry and reuse > 0 and most > 0)
         return samples

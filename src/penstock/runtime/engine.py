@@ -124,9 +124,10 @@ class Engine:
         if self.budget.allowed is not None:
             self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in self.lanes.values()))
         self.all_lanes += self.lanes.values()
-        self._has_inline = any(crew.executor.inline for crew in self.crews.values())
+        #: some of it is run by the reader itself
+        self.inline = any(crew.executor.inline for crew in self.crews.values())
         #: the reader has work of its own, even where it is nobody's worker
-        self._reader_works = self._has_inline or any(lane.helpable for lane in self.lanes.values())
+        self._reader_works = self.inline or any(lane.helpable for lane in self.lanes.values())
         self._timed = any(step.op.timeout_s is not None for stage in plan.stages for step in stage.steps)
         joints = [stage.joint_op for stage in plan.stages if stage.joint_op is not None]
         self._draws = any(op.decouples for op in joints)
@@ -359,7 +360,7 @@ class Engine:
             run.revealed = False
             self._rouse()
         self.spread()
-        if run is not None and (run.root.outlet.ready or run.root.over or self._has_inline):
+        if run is not None and (run.root.outlet.ready or run.root.over or self.inline):
             self._wake_reader()
         else:
             self.wake_nested_reader()

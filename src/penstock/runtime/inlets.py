@@ -57,6 +57,10 @@ class Inlet(ABC):
         """
         return sys.maxsize
 
+    def glance(self, most: int) -> int:
+        """Whether a ticket could be cut, for one who only looks. The samples may have to be drawn first."""
+        return self.available(most)
+
     def refresh(self) -> None:
         """Take in what has come, even if no ticket is cut."""
 

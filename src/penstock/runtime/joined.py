@@ -215,8 +215,8 @@ class JoinedInlet(Inlet):
         self._made = 0
         self._keeps = joint is not None and joint.keeps
         self._eager = joint is not None and joint.eager
-        #: how many samples the training loop waits for, with none on their way to it
-        self.lack: Callable[[], int] = lambda: 0
+        #: how many samples are lacking for what comes next, with none on their way; and does anybody wait for it
+        self.lack: Callable[[], tuple[int, bool]] = lambda: (0, False)
         self._record: Record | None = None
         if again is not None and joint is not None:
             self._record = self._recorded()
@@ -237,7 +237,6 @@ class JoinedInlet(Inlet):
             self.refresh()
             if self._finished:
                 return True
-            self.joint.awaited = max(0, self.lack() - self._passed.count)
         record = self._record = self._record or self._recorded()
         try:
             samples, places = self.joint.step(self.queues, 1 if self._singly else most)
@@ -297,11 +296,19 @@ class JoinedInlet(Inlet):
                 if sample is not LOST:
                     self._passed.add([sample], places[at : at + 1], record, at)
 
+    def glance(self, most: int) -> int:
+        if self.joint is None or not self._eager or self._finished:
+            return self.available(most)
+        self.refresh()
+        return min(self._passed.count, most) or int(self._finished or self.joint.drawable())
+
     def refresh(self) -> None:
         joint = self.joint
         if joint is None or not self._eager or self._finished:
             return
         (queue,) = self.queues
+        lacked, joint.hungry = self.lack()
+        joint.lacked = max(0, lacked - self._passed.count)
         while joint.absorb(self.queues) and self._fill(queue):
             pass
         if self.budget.bounded:

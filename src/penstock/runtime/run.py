@@ -168,9 +168,13 @@ class Run:
             return None if stage.feed.ordered_by is not None else _as_they_are
         return self.engine.lanes[stage.number].program.reading.identities  # type: ignore[no-any-return]
 
-    def lack_of(self, stage_run: StageRun) -> int:
-        """How many samples of a stage the training loop waits for; none if some are on their way to it."""
-        return self.root.lack_of(stage_run) if self.current and self.engine.reader.hungry else 0
+    def lack_of(self, stage_run: StageRun) -> tuple[int, bool]:
+        """How many samples of a stage are lacking for the next batch, with none on their way; does anybody wait?"""
+        hungry = self.engine.reader.hungry
+        # Who does everything alone makes new samples before it falls back on old ones.
+        if not self.current or (self.engine.inline and not hungry):
+            return 0, False
+        return self.root.lack_of(stage_run), hungry
 
     def stage_runs(self, crew: Any) -> list[StageRun]:
         """The stages that run on `crew`, downstream first."""

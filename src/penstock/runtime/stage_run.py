@@ -206,7 +206,7 @@ class StageRun:
 
     def runnable(self, guest: bool = False, worker: Any = None) -> bool:
         """Whether a worker (or a reader that helps) could do something here now."""
-        return self._next(guest, worker) is not None
+        return self._next(guest, worker, looks=True) is not None
 
     def take(self, guest: bool = False, worker: Any = None) -> Job | Pull | None:
         """Something for a worker to do, if there is anything."""
@@ -252,7 +252,7 @@ class StageRun:
         job.owner = job.chunks = None
         job.ticket = job.progress.rest_of(job.ticket, self.lane.stage.unit)
 
-    def _next(self, guest: bool, worker: Any) -> _Decision | None:
+    def _next(self, guest: bool, worker: Any, looks: bool = False) -> _Decision | None:
         """What to do next: go on with a paused ticket, begin one, tell the end, or pull the stream."""
         lane = self.lane
         full = lane.guests > 0 if guest else lane.in_flight - lane.guests >= lane.cap
@@ -269,12 +269,12 @@ class StageRun:
             self.inlet.refresh()
             lane.idle_for(room=True)
             return None
-        found = self._input(units)
+        found = self._input(units, looks)
         if found is None:
             lane.idle_for(room=False)
         return found
 
-    def _input(self, units: int) -> _Decision | None:
+    def _input(self, units: int, looks: bool = False) -> _Decision | None:
         """What can be made of the input that is there, in at most so many units."""
         lane, inlet = self.lane, self.inlet
         stage, usual = lane.stage, lane.sizer.size
@@ -287,7 +287,7 @@ class StageRun:
             size = max(1, min(size, _CACHED_BYTES // lane.unit_bytes))
         if inlet.sample_bytes:
             size = max(1, min(size, lane.budget.portion // inlet.sample_bytes))
-        count = inlet.available(size)
+        count = inlet.glance(size) if looks else inlet.available(size)
         if count and lane.remote and lane.in_flight and inlet.fills and 2 * count < size:
             return None  # a journey for so few is not worth it: while another ticket is out, more will come
         if count:
@@ -515,7 +515,7 @@ class StageRun:
             return False
         if self._tailed:
             return True
-        if self.inlet.available(1) or not self.inlet.ended or self.inlet.has_tail:
+        if self.inlet.glance(1) or not self.inlet.ended or self.inlet.has_tail:
             return False
         self._no_more()
         return not self.outlet.ready
