@@ -8,6 +8,7 @@ With two workers, each takes twice that for a batch of its own. Two kinds of pro
   sleep       the first sample of a batch waits for the whole of it, like a read that brings 64 samples
   burn        every sample is a number of turns of a loop in a worker process; these fill both cores
 Contestants, each with 16 batches ahead:
+  no loader   copies a batch that is there: what waits here, the machine has delayed
   plain loop  makes the samples itself, between the steps
   prefetch    map(...).batch(64).prefetch(16)
   reservoir   map(...).reservoir(1024).batch(64)     targets: total time below 1.03 of that of the steps alone;
@@ -96,6 +97,12 @@ Opened = AbstractContextManager[tuple[Iterator[Any], Callable[[], dict[str, floa
 
 
 @contextmanager
+def no_loader(work: Production) -> Iterator[Any]:
+    ready = np.ones((BATCH, *SHAPE), np.uint8)
+    yield (ready.copy() for _ in range(ENDLESS)), dict
+
+
+@contextmanager
 def plain_loop(work: Production) -> Iterator[Any]:
     yield map(work.batch, range(ENDLESS)), dict
 
@@ -125,14 +132,18 @@ def trw_reservoir(work: Production) -> Iterator[Any]:
     import collections
     import collections.abc
 
-    collections.Mapping = collections.abc.Mapping  # type: ignore[attr-defined]  # It was written for Python 3.7.
-    collections.Sequence = collections.abc.Sequence  # type: ignore[attr-defined]
-    collections.Iterable = collections.abc.Iterable  # type: ignore[attr-defined]
-    from trw.train import SequenceArray, SequenceAsyncReservoir
+    for name in collections.abc.__all__:  # It was written for Python 3.7.
+        setattr(collections, name, getattr(collections.abc, name))
+    from trw.train import SamplerSequential, SequenceArray, SequenceAsyncReservoir
 
-    numbers = SequenceArray({"number": np.arange(100_000)}, sampler=None)
+    numbers = SequenceArray({"number": np.arange(100_000)}, sampler=SamplerSequential())
     data = SequenceAsyncReservoir(
-        numbers, DEPTH, partial(_trw_batch, work), min_reservoir_samples=DEPTH // 2, nb_workers=WORKERS
+        numbers,
+        DEPTH,
+        partial(_trw_batch, work),
+        min_reservoir_samples=DEPTH // 2,
+        nb_workers=WORKERS,
+        max_jobs_at_once=DEPTH,
     )
     yield (job["x"] for _ in range(ENDLESS) for job in data), dict
     data.close()
@@ -143,6 +154,7 @@ def _trw_batch(work: Production, job: Any) -> dict[str, Any]:
 
 
 CONTESTANTS: dict[str, Callable[[Production], Opened]] = {
+    "no loader": no_loader,
     "plain loop": plain_loop,
     "prefetch": partial(penstock_loader, reservoir=False),
     "reservoir": partial(penstock_loader, reservoir=True),

@@ -521,7 +521,7 @@ def test_the_memo_counts_the_samples_of_each_component_over_all_epochs():
     for epoch in range(2):
         joint = source.joint(Key(0, "mix0"), epoch, memo)
         flat(steps(joint, [Fake(samples[name], epoch) for name in "ab"], 5, 5))
-    assert memo["stats"]() == {"mix.a.samples": 20, "mix.b.samples": 6}
+    assert source.stats(memo) == {"a.samples": 20, "b.samples": 6}
 
 
 # ---------------------------------------------------------------------- what is accepted, and what is refused

@@ -361,6 +361,10 @@ class Op(ABC, Generic[In, Out]):
     def left(self, memo: dict[str, Any], whole: bool) -> None:
         """The training loop has left an epoch: at its end if `whole`, else before."""
 
+    def stats(self, memo: dict[str, Any]) -> dict[str, float]:
+        """What it has counted, for ``loader.stats()``: each name gets the op's title in front."""
+        return {}
+
     def forget(self, memo: dict[str, Any]) -> None:
         """Another state is to be gone on with: keep no samples."""
 

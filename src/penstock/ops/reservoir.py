@@ -80,8 +80,11 @@ class Reservoir(Op[In, In]):
         held: _Reserve | None = memo.get("reserve")
         if held is None:
             held = memo["reserve"] = _Reserve(self, derive("reservoir", key.seed, key.op) & _WORD)
-            memo["stats"] = lambda: {f"{key.op}.{name}": value for name, value in memo["reserve"].stats().items()}
         return _Drawing(self, held)
+
+    def stats(self, memo: dict[str, Any]) -> dict[str, float]:
+        held: _Reserve = memo.get("reserve") or _Reserve(self, 0)
+        return held.stats()
 
     def left(self, memo: dict[str, Any], whole: bool) -> None:
         held: _Reserve | None = memo.get("reserve")

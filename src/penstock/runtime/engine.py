@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, PlanError, StageTimeout
 from penstock.executors.executor import Executor
-from penstock.plan.plan import Indexed, Joined, Plan
+from penstock.plan.plan import Indexed, Joined, Plan, Stage
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
 from penstock.runtime.again import BEGINNING, Start
@@ -304,10 +304,23 @@ class Engine:
                     out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + value
                 out[f"{name}.occupancy"] = counters.occupancy
                 out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
-            for memo in self.memos.values():
-                for name, value in memo.get("stats", dict)().items():
+            for stage in self.plan.stages:
+                for name, value in self._joint_stats(stage).items():
                     out[name] = out.get(name, 0) + value
         return out
+
+    def _joint_stats(self, stage: Stage) -> dict[str, float]:
+        """What is counted at the joint of a stage."""
+        feed = stage.feed
+        if not isinstance(feed, Joined):
+            return {}
+        if feed.step is not None:
+            found, name = feed.step.op.stats(self.memos.get(feed.step.number, {})), feed.step.key
+        elif feed.composite is not None:
+            found, name = feed.composite.stats(self.memos.get(feed.key, {})), feed.composite.verb
+        else:
+            return {}
+        return {f"{name}.{key}": value for key, value in found.items()}
 
     # ------------------------------------------------------------------ what workers call
 

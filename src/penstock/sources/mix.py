@@ -69,6 +69,9 @@ class MixSource(Composite):
         outer = _ChangingCycle if self.stop == "cycle" else _Changing
         return outer(made(names, self.weights, memo), made, names)
 
+    def stats(self, memo: dict[str, Any]) -> dict[str, float]:
+        return {f"{name}.samples": memo.get("samples", {}).get(name, 0) for name, _ in self.parts}
+
     def combined_length(self, lengths: Sequence[Length]) -> Length:
         if self.stop == "cycle" and 0 in lengths:
             raise _empty(self.parts[lengths.index(0)][0])
@@ -174,8 +177,7 @@ class _Mixed(Joint):
         self.epoch = epoch
         self.waits: list[int] = []
         #: over all epochs, for the stats
-        self.counts: dict[str, int] = memo.setdefault("counts", dict.fromkeys(draws.names, 0))
-        memo["stats"] = lambda: {f"mix.{name}.samples": count for name, count in memo["counts"].items()}
+        self.counts: dict[str, int] = memo.setdefault("samples", dict.fromkeys(draws.names, 0))
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         draws = self.draws

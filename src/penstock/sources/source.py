@@ -174,6 +174,10 @@ class Composite(Source):
     def combined_length(self, lengths: Sequence[Length]) -> Length:
         """The length of an epoch, from those of the parts."""
 
+    def stats(self, memo: dict[str, Any]) -> dict[str, float]:
+        """What its joint has counted, for ``loader.stats()``: each name gets the composite's verb in front."""
+        return {}
+
 
 def subset_of(n: int, indices: Any, what: str) -> NDArray[np.int64] | None:
     """`indices=` as an array of positions in a source of `n` samples, checked."""
