@@ -145,7 +145,7 @@ def trw_reservoir(work: Production) -> Iterator[Any]:
         nb_workers=WORKERS,
         max_jobs_at_once=DEPTH,
     )
-    yield (job["x"] for _ in range(ENDLESS) for job in data), dict
+    yield (job["x"] for _ in range(ENDLESS) for (job,) in data), dict
     data.close()
 
 

@@ -14,6 +14,7 @@ from tests.runtime.helpers import SOON_S, Gate
 from tests.runtime.process_helpers import await_true
 
 import penstock as ps
+from penstock.testing import check_resume
 
 
 def same(x):
@@ -578,6 +579,14 @@ def test_it_can_be_resumed_with_ops_behind_it(behind):
 def test_arguments_that_make_no_sense(kwargs, told):
     with pytest.raises(ps.PlanError, match=told):
         ps.from_sequence(range(10)).reservoir(**kwargs)
+
+
+def test_what_can_only_be_exact_is_refused():
+    pipeline = ps.from_sequence(range(10)).reservoir(5)
+    with pytest.raises(ps.PlanError, match=r"fingerprint\(\): .* reservoir\(5\) depends on who is faster"):
+        pipeline.fingerprint()
+    with pytest.raises(ps.PlanError, match=r"reservoir\(5\) is resumed only approximately"):
+        check_resume(pipeline)
 
 
 def test_shard_belongs_before_it():

@@ -186,6 +186,11 @@ class Plan:
         """All stages, sources first."""
         return list(self.root.walk())
 
+    @property
+    def approximate(self) -> Op[Any, Any] | None:
+        """An op whose outputs depend on who is faster, if there is one."""
+        return next((op for stage in self.stages if (op := stage.joint_op) is not None and op.approximate), None)
+
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data, for JSON."""
         length = self.length

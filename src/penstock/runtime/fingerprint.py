@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from penstock.errors import PlanError
 from penstock.plan.rules import Options
 from penstock.plan.world import dealt, world_now
 from penstock.provenance import Passed, Place
@@ -32,6 +33,11 @@ def _epoch(flow: Flow, epoch: int, seed: int, options: Options) -> Iterator[str]
     """What is hashed of an epoch: its own samples, and those of its parts."""
     engine = Engine(flow, options, seed, memory=None)
     try:
+        if (op := engine.plan.approximate) is not None:
+            raise PlanError(
+                f"fingerprint(): which samples come out of {op.label} depends on who is faster; take that of the "
+                "pipeline before it"
+            )
         engine.last_epoch = epoch
         ordered = all(stage.ordered for stage in engine.plan.stages)
         whole, count = hashlib.blake2b(digest_size=16), 0

@@ -309,8 +309,11 @@ class JoinedInlet(Inlet):
         (queue,) = self.queues
         lacked, joint.hungry = self.lack()
         joint.lacked = max(0, lacked - self._passed.count)
-        while joint.absorb(self.queues) and self._fill(queue):
-            pass
+        try:
+            while joint.absorb(self.queues) and self._fill(queue):
+                pass
+        except Exception as exc:
+            queue.failure = Failure(exc)
         if self.budget.bounded:
             self._weigh(joint.kept + queue.count, queue)
         if queue.failure is not None:

@@ -391,14 +391,9 @@ class Loader(Generic[T]):
         """The pipeline in words; what is made of many samples is hashed for it, once."""
         return described(self._flow)
 
-    @cached_property
-    def _approximate(self) -> bool:
-        """What comes depends on who is faster, so a state is not exact."""
-        return any(step.op.approximate for stage in self._engine.plan.stages for step in stage.all_steps())
-
     def _state_of(self, moment: Moment) -> dict[str, Any]:
         state = moment.to_state(self._described, self._seed)
-        return state | {"approximate": True} if self._approximate else state
+        return state if self._engine.plan.approximate is None else state | {"approximate": True}
 
     def _moment_in(self, handed: _Handed, at: int, step: int) -> Moment:
         number = at - handed.first - 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 
+from penstock.errors import PlanError
 from penstock.pipeline import Pipeline
 from penstock.plan.rules import Options, make_plan
 from penstock.testing.same import assert_same, difference
@@ -48,9 +49,14 @@ def check_resume(
     >>> import penstock as ps
     >>> check_resume(ps.from_sequence(range(10)).filter(lambda x: x % 3).shuffle(window=4).batch(2))
     """
+    plan = make_plan(pipeline, Options())
+    if plan.approximate is not None:
+        raise PlanError(
+            f"check_resume(): {plan.approximate.label} is resumed only approximately; check what is before it"
+        )
     saved_on, restored_on = dict(saved_on or {}), dict(restored_on or {})
     want, states = _golden(pipeline, epochs, seed, every, saved_on, most_bytes)
-    ordered = all(stage.ordered for stage in make_plan(pipeline, Options()).stages)
+    ordered = all(stage.ordered for stage in plan.stages)
     if fresh_process:
         rests = _elsewhere(pipeline, states, len(want), epochs, seed, restored_on)
     else:
