@@ -195,6 +195,7 @@ def trained(opened: Opened, steps: int, alone_s: float) -> dict[str, float]:
     return {
         "total": total_s / alone_s,
         "waited_percent": 100 * float(np.mean(waits > NOTICED_S)),
+        "mean_ms": 1e3 * float(waits.mean()),
         "median_ms": 1e3 * float(np.median(waits)),
         "largest_ms": 1e3 * float(waits.max()),
         **{name: counted[key] for name in REUSE if (key := f"reservoir.{name}") in counted},

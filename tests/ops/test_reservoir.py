@@ -529,6 +529,18 @@ def test_a_loader_that_loads_a_state_forgets_its_content():
         assert reserved(loader)["fill"] == 10
 
 
+def test_an_endless_upstream_makes_an_endless_epoch_that_can_be_resumed():
+    pipeline = ps.from_sequence(range(7)).repeat().reservoir(3).batch(4)
+    with pipeline.loader(timeout_s=SOON_S) as loader:
+        for _ in zip(range(30), loader, strict=False):
+            pass
+        state = json.loads(json.dumps(loader.state_dict(), allow_nan=False))
+    with pipeline.loader(timeout_s=SOON_S, state=state) as loader:
+        for _ in zip(range(30), loader, strict=False):
+            pass
+        assert (loader.epoch, loader.batch_index) == (0, 60)
+
+
 def test_a_stream_of_unknown_length_keeps_its_length_in_the_state():
     pipeline = ps.from_sequence(range(60)).filter(lambda x: x % 2 == 0).reservoir(10)
     with pipeline.loader(inline=True) as loader:

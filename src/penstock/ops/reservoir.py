@@ -167,7 +167,8 @@ class _Drawing(Joint):
         return len(self.reserve.content) + len(self.reserve.waiting)
 
     def save(self) -> list[float | None]:
-        return [self.next, self.stop, self.reserve.content.per_pass]
+        # What has no end is known by the upstream, and is no number for JSON.
+        return [self.next, *(None if n == math.inf else n for n in (self.stop, self.reserve.content.per_pass))]
 
     def restore(self, saved: list[Any]) -> None:
         self.next, self.stop, self.reserve.content.per_pass = saved
@@ -257,7 +258,8 @@ class _Drawing(Joint):
         reserve = self.reserve
         if not reserve.filled:
             batch = 0 if self.op.min_fill else min(self.op.size, self.lacked)
-            reserve.filled = self._plenty(len(reserve.content)) and len(reserve.content) >= batch
+            enough = len(reserve.content) >= batch or bool(reserve.waiting)
+            reserve.filled = enough and self._plenty(len(reserve.content))
         return reserve.filled
 
     def _plenty(self, count: int) -> bool:
