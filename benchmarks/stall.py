@@ -16,7 +16,8 @@ Contestants, each with 16 batches ahead:
   torch       DataLoader(num_workers=2, prefetch_factor=8); trw's SequenceAsyncReservoir, if installed
 In every round each of them runs once, and so do the steps without any loader: a sleep takes longer than it says,
 so these, and not 10 ms, are the ideal. The clock starts behind the first batch and its step, when workers are up
-and the reservoir has had its `min_fill`.
+and the reservoir has had its `min_fill`. Where production alone takes 1.25 times what it should in most rounds,
+other programs had the cores, and the case is not measured.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -36,7 +37,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from _measure import Bench
+from _measure import Bench, Result
 from cpu_bound import spin, turns_in
 from numpy.typing import NDArray
 
@@ -49,6 +50,8 @@ SHAPE = (64, 64, 3)
 BLOCK, SLOW, TIMES = 14, 3, 15
 #: a step that waits longer is counted
 NOTICED_S = 0.001
+#: production that takes so many times as long as it should, without any loader, lacked cores
+LATE = 1.25
 ENDLESS = 10_000_000
 
 
@@ -262,14 +265,23 @@ class Case:
                 flush=True,
             )
         for name, runs in self.runs.items():
-            limit = 1.03 if name == "reservoir" else 60
-            bench.limit(f"{self.name}: {name}", [run["total"] for run in runs], below=limit, unit="x")
-            bench.results[-1] = replace(bench.results[-1], runs=runs)
+            self._result(bench, name, "total", 1.03 if name == "reservoir" else 60, runs)
         ours = self.runs["reservoir"]
-        waited = [run["waited_percent"] for run in ours]
-        bench.limit(f"{self.name}: reservoir, steps that wait", waited, below=1, unit="%")
-        reuse_mean = [run["reuse_mean"] for run in ours]
-        bench.limit(f"{self.name}: reservoir, mean use", reuse_mean, below=self.most_reuse, unit="x")
+        self._result(bench, "reservoir, steps that wait", "waited_percent", 1, ours, unit="%")
+        self._result(bench, "reservoir, mean use", "reuse_mean", self.most_reuse, ours)
+
+    def _result(
+        self, bench: Bench, name: str, key: str, below: float, runs: list[dict[str, float]], unit: str = "x"
+    ) -> None:
+        """Record one quantity. Where the cores were not there to be had, production was not what it is called."""
+        slow = sum(batch_ms > LATE * 1e3 * self.mean_s for batch_ms in self.batch_ms)
+        measured = slow <= len(self.batch_ms) // 2
+        values = [run[key] for run in runs]
+        lost = 0 if measured else slow
+        full = f"{self.name}: {name}"
+        result = Result(full, values, below, False, unit, runs=runs, discarded=lost, measured=measured)
+        bench.results.append(result)
+        print(result.line(), flush=True)
 
 
 def main() -> None:

@@ -6,6 +6,9 @@ training step. The same training runs twice, without and with a reservoir, to th
 has never seen. What counts is the time until then, the first filling of the reservoir included: a step with
 samples served before is sooner there, but teaches less than one with new samples.
 
+The slower the loader, the more each sample is reused, and the less each reuse teaches; the sweep shows how much of
+the gain is left, and how many more steps it costs.
+
     python examples/reservoir_training.py                  # a loader four times too slow
     python examples/reservoir_training.py --slower 8 --svg accuracy.svg
     python examples/reservoir_training.py --sweep          # 1 to 16 times too slow: where does reuse stop paying?

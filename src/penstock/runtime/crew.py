@@ -163,6 +163,15 @@ class Crew:
             self._coming.add(worker)
             worker.unpark()
 
+    def nudge(self) -> None:
+        """As `rouse`, where there is surely something to do: an idle worker looks for itself."""
+        if self._coming or self._looking or self.closed or not self.idle:
+            self.rouse()
+            return
+        worker = self.idle.pop()
+        self._coming.add(worker)
+        worker.unpark()
+
     def _able(self) -> Worker | None:
         """An idle worker for which there is something to do."""
         if not self.executor.remote:

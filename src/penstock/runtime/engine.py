@@ -426,7 +426,10 @@ class Engine:
         with LOCK:
             chunk = run.root.pop()
             if chunk is not None:
-                self._rouse()
+                if self._draws:
+                    run.root.lane.crew.nudge()  # there is always another batch to draw, and that is not for the reader
+                else:
+                    self._rouse()
                 return chunk
         with Nested(self.reader) as nested:
             while True:

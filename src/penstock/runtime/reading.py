@@ -66,6 +66,8 @@ class Reading:
 
     def identities(self, epoch: int, places: Sequence[Place]) -> list[Hashable]:
         """What tells the samples at `places` of `epoch` apart from all others of the source; None for groups."""
+        if isinstance(places, range) or all(type(place) is int for place in places):
+            return [(index, ()) for index in self.trace(epoch, np.array(places, dtype=np.int64)).tolist()]
         found = [origin(place, epoch) if single(place) else None for place in places]
         out: list[Hashable] = [None] * len(found)
         for one in {known[0] for known in found if known is not None}:
