@@ -88,6 +88,17 @@ def test_copies_that_cannot_be_told_apart_replace_those_of_the_pass_before():
     assert sorted(drawn(content, 3)) == ["new0", "new1", "new2"]
 
 
+def test_what_must_be_rested_is_not_served_at_once():
+    content = filled(8, max_reuse=2)
+    first = drawn(content, 12)  # 8 once and 4 twice: the other 4 rest
+    assert content.draw(reuse=True, rested=True) is None
+    assert content.offer("new", "new", 0)
+    assert [content.draw(reuse=True, rested=True).sample for _ in range(2)] == ["new", first[4]]
+    assert content.spent(rested=True)
+    assert not content.spent(rested=False)
+    assert len(drawn(content, 100)) == 3  # of five that rest, one has made room for the new one
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(
     size=st.integers(1, 9),

@@ -108,10 +108,9 @@ class Content:
         """A whole pass of the upstream fits."""
         return self.per_pass is not None and self.per_pass <= self.size
 
-    @property
-    def spent(self) -> bool:
-        """Nothing may be served any more, before something arrives."""
-        return not self._new and not self._used and not self._resting
+    def spent(self, rested: bool) -> bool:
+        """Nothing may be served any more, before something arrives; nor what rests, if it must be `rested`."""
+        return not self._new and not self._used and (rested or not self._resting)
 
     def go_on_from(self, other: Content) -> None:
         """Count on what another one has counted."""
@@ -192,11 +191,14 @@ class Content:
 
     # ------------------------------------------------------------------ drawing
 
-    def draw(self, reuse: bool) -> Held | None:
-        """One of those used least; without `reuse` only one that was never served. None if there is none."""
+    def draw(self, reuse: bool, rested: bool = False) -> Held | None:
+        """One of those used least; without `reuse` only one that was never served. None if there is none.
+
+        Where no other may be served, one that rests is; not if it must be `rested`.
+        """
         new, used = self._new, self._used
         while not new and not used:
-            if not self._resting:
+            if rested or not self._resting:
                 return None
             self._wake()
         first = min(new) if new else None

@@ -119,15 +119,25 @@ class _Reserve:
         self.waits = 0
         self.wait_s = 0.0
         self._waits_since: float | None = None
+        #: nothing has come for a while, so what rests is served
+        self.in_need = False
 
-    def waits_now(self, stuck: bool) -> None:
-        """Whether the training loop waits although there are samples: none of them may be served again."""
+    def waits_now(self, stuck: bool) -> bool:
+        """Whether the training loop waits although there are samples: none of them may be served again.
+
+        True if it has waited long enough for new ones.
+        """
         now = monotonic()
-        if self._waits_since is not None:
+        if self._waits_since is None:
+            self.waits += stuck
+        elif not stuck or now - self._waits_since > _PATIENCE_S:
             self.wait_s += now - self._waits_since
-        elif stuck:
-            self.waits += 1
+        else:
+            return False
+        late = stuck and self._waits_since is not None and not self.in_need
+        self.in_need = self.in_need or late
         self._waits_since = now if stuck else None
+        return late
 
     def emptied(self, op: Reservoir[Any]) -> _Reserve:
         """The same without any sample: what was counted goes on."""
@@ -140,6 +150,8 @@ class _Reserve:
         return {**self.content.stats(), "waits": self.waits, "wait_s": self.wait_s}
 
 
+#: with `max_reuse`, how long new samples are waited for before what was just drawn is served again
+_PATIENCE_S = 0.1
 #: stands for the end of a pass among those that wait
 _END = object()
 #: after so many passes without a sample no other is begun in an epoch
@@ -213,6 +225,7 @@ class _Drawing(Joint):
     def _arrived(self, source: Input) -> None:
         number = source.epoch
         samples, places = source.take(source.count)
+        self.reserve.in_need = False
         self.reserve.come += len(samples)
         keys = [None] * len(samples) if self.identify is None else self.identify(number, places)
         self.reserve.waiting.extend((sample, key, number) for sample, key in zip(samples, keys, strict=True))
@@ -275,6 +288,14 @@ class _Drawing(Joint):
         # As long as the number of draws is not known, an epoch is a pass, and serves every sample once.
         return self.stop is not None and (self.hungry or self.reserve.behind)
 
+    @property
+    def _rested(self) -> bool:
+        """Whether what was drawn a moment ago is not served again, although nothing else may be.
+
+        With `max_reuse` new samples would be used up one by one as they come, each several times in a batch.
+        """
+        return self.op.max_reuse is not None and not self.reserve.in_need
+
     def drawable(self) -> bool:
         if self.replays or (self.stop is not None and self.next >= self.stop):
             return True
@@ -283,7 +304,7 @@ class _Drawing(Joint):
             return False
         if content.unserved and (self.lacked or self._plenty(content.unserved)):
             return True
-        return self.lacked > 0 and self._reuses and not content.spent
+        return self.lacked > 0 and self._reuses and not content.spent(self._rested)
 
     def _drawn(self, most: float) -> list[Any]:
         """Up to `most` samples. What is not lacking yet is drawn only from plenty: the choice stays large."""
@@ -292,7 +313,7 @@ class _Drawing(Joint):
         before = content.first_draws
         samples: list[Any] = []
         while len(samples) < most and (len(samples) < self.lacked or self._plenty(content.unserved)):
-            one = content.draw(reuse=len(samples) < reuse)
+            one = content.draw(reuse=len(samples) < reuse, rested=self._rested)
             if one is None:
                 break
             samples.append(read_only(one.sample))
@@ -300,5 +321,5 @@ class _Drawing(Joint):
             reserve.behind = True
         elif self._plenty(content.unserved):
             reserve.behind = False
-        reserve.waits_now(not samples and self.hungry and reuse > 0 and most > 0)
-        return samples
+        late = reserve.waits_now(not samples and self.hungry and reuse > 0 and most > 0)
+        return self._drawn(most) if late else samples

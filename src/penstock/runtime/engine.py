@@ -48,6 +48,8 @@ __all__ = ["Engine"]
 
 #: so many workers are started before looking again whether there is something to read
 _BURST = 8
+#: a reader that waits for what could be served again looks so often whether it may
+_HUNGRY_S = 0.05
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _numbers = count(1)
@@ -427,7 +429,7 @@ class Engine:
             chunk = run.root.pop()
             if chunk is not None:
                 if self._draws:
-                    run.root.lane.crew.nudge()  # there is always another batch to draw, and that is not for the reader
+                    run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
                 else:
                     self._rouse()
                 return chunk
@@ -526,11 +528,16 @@ class Engine:
         reader.until = inf
         batch = inf if timeout_s is None else began + timeout_s
         reader.until = min(batch, self._first_deadline()) if self._timed else batch
+        if reader.hungry:
+            reader.until = min(reader.until, perf_counter() + _HUNGRY_S)
         try:
             if reader.spot.park(None if reader.until == inf else reader.until - perf_counter()):
                 return
         finally:
             reader.until = -inf
+        if reader.hungry:
+            with LOCK:
+                self._rouse()  # who has waited in vain may get what it would not have got at first
         now = perf_counter()
         for worker, job in list(self.tasks.items()):
             if job.task.deadline is not None and job.task.deadline <= now:
