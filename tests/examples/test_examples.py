@@ -12,11 +12,13 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 TIMEOUT_S = 50
+#: what shortens an example that takes long
+SHORTER = {"reservoir_training": ["--quick"]}
 
 
 def call_main(name: str) -> Any:
     """What ``main()`` returns, from an interpreter of its own: the examples start threads and servers."""
-    program = f"import json, {name}; print(json.dumps({name}.main()))"
+    program = f"import json, {name}; print(json.dumps({name}.main({SHORTER.get(name, '')})))"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         cwd=EXAMPLES,
@@ -31,7 +33,7 @@ def call_main(name: str) -> Any:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_runs_as_a_script_and_prints_something(name, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")],
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *SHORTER.get(name, [])],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -92,6 +94,15 @@ def test_the_flow_of_trw_map():
     assert 9 * 0.01 < found["overlapped_s"] < found["in_the_loop_s"]
     assert found["kept"] == [19] * 5
     assert found["left_out"] == [7] * 5
+
+
+def test_the_flow_of_reservoir_training():
+    found = call_main("reservoir_training")
+    assert found["no_reservoir"]["reached"]
+    assert found["reservoir"]["reached"]
+    assert found["no_reservoir"]["reuse_mean"] == 1
+    # Four times too slow; the reservoir begins with samples that were never served.
+    assert 1.5 < found["reservoir"]["reuse_mean"] < 8
 
 
 def test_the_flow_of_resume_training():

@@ -111,8 +111,8 @@ def test_the_upstream_waits_while_nothing_was_served():
         batches = iter(loader)
         next(batches)
         time.sleep(0.5)
-        # 20 in the reservoir, 5 delivered and 15 drawn ahead, one that waits, 4 tickets that are kept ready.
-        assert len(read) <= 46
+        # 20 in the reservoir, 5 delivered and 15 drawn ahead, one or two that wait, 16 tickets that are kept ready.
+        assert len(read) <= 58
         assert reserved(loader)["fill"] == 20
 
 

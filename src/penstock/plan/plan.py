@@ -112,6 +112,8 @@ class Stage:
     hopeful: bool = False
     #: which step keeps what has gone before it, sample by sample
     cache_step: int | None = None
+    #: an op behind it gathers what it makes, in any order
+    gathered: bool = False
     #: what it belongs to, whatever the layout: the joint (or source) that its samples come from, by op or part
     segment: str = ""
     reasons: tuple[str, ...] = ()

@@ -29,6 +29,9 @@ from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
 
 __all__ = ["Options", "flow_length", "make_plan"]
 
+#: tickets per worker before an op that gathers: it takes in several at a time, which costs as much as one
+_GATHERED = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -326,7 +329,7 @@ class _Maker:
                 )
             )
             return draft
-        stage = self._finished(draft)
+        stage = self._finished(draft, gathered=op.decouples)
         carrying = _carrying(stage)
         if op.endless and carrying is not None:
             raise PlanError(
@@ -398,7 +401,7 @@ class _Maker:
 
     # ------------------------------------------------------------------ bound
 
-    def _finished(self, draft: _Draft) -> Stage:
+    def _finished(self, draft: _Draft, gathered: bool = False) -> Stage:
         self.count += 1
         if find_executor(draft.site.kind).remote and isinstance(draft.feed, Joined):
             self._keep_here(draft)
@@ -413,6 +416,8 @@ class _Maker:
             label = f"{label}#{self.labels[label]}"
         # Beside those in the making, one ticket waits in each worker process: what it costs to send one is hidden.
         per_worker = 3 if find_executor(draft.site.kind).remote else 2
+        if gathered:
+            per_worker = _GATHERED
         return Stage(
             number=self.count,
             label=label,
@@ -429,6 +434,7 @@ class _Maker:
             block_read=draft.block_read,
             hopeful=draft.hopeful,
             cache_step=draft.cache_step,
+            gathered=gathered,
             segment=draft.segment,
             reasons=tuple(draft.reasons),
         )

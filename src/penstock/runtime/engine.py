@@ -273,7 +273,7 @@ class Engine:
             return self.upcoming.stage_runs(crew) if self.upcoming is not None else []
         found = run.stage_runs(crew)
         if self.upcoming is None:
-            if run.epoch >= self.last_epoch or not run.root.sourced_out or not self._may_fork():
+            if not self._forks or run.epoch >= self.last_epoch or not run.root.sourced_out or not self._may_fork():
                 return found
             self.upcoming = Run(self, run.epoch + 1, BEGINNING)
         return found + self.upcoming.stage_runs(crew)
@@ -282,7 +282,7 @@ class Engine:
         """Whether an epoch may be begun before the one before it is over."""
         if any(lane.open and lane.stage.cache_step is not None for lane in self.lanes.values()):
             return False  # what is still being made for a cache would be made again
-        return self._forks and all(
+        return all(
             feed.step is None or feed.step.op.settled(self.memos.get(feed.step.number, {}))
             for stage in self.plan.stages
             if isinstance(feed := stage.feed, Joined)
@@ -342,8 +342,16 @@ class Engine:
             units = max(job.expected, 1)
             lane.sizer.record(units if done else max(units // 4, 1), seconds)
             stage_run.put(job, chunk, done)
-            self._after_change(lane.crew)
+            if not (lane.gathers and self._at_ease(stage_run)):
+                self._after_change(lane.crew)
             return [job] if stage_run.cancelled else []
+
+    def _at_ease(self, stage_run: StageRun) -> bool:
+        """Whether a batch is ready, and there is room: then what comes now for a reservoir is taken in later."""
+        run, outlet = self.current, stage_run.outlet
+        return (
+            run is not None and bool(run.root.outlet.ready) and 2 * outlet.held < stage_run.lane.stage.bound_tickets
+        )
 
     def dropped(self, job: Job, worker: Any) -> None:
         """A worker gives a ticket back without having run it to its end."""
