@@ -165,7 +165,7 @@ class Crew:
 
     def nudge(self) -> None:
         """As `rouse`, where there is surely something to do: an idle worker looks for itself."""
-        if self._coming or self._looking or self.closed or not self.idle:
+        if self._coming or self._looking or self.closed or not self.idle or self.executor.remote:
             self.rouse()
             return
         worker = self.idle.pop()

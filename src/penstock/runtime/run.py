@@ -174,7 +174,8 @@ class Run:
         # Who does everything alone makes new samples before it falls back on old ones.
         if not self.current or (self.engine.inline and not hungry):
             return 0, False
-        return self.root.lack_of(stage_run), hungry
+        # One more than the next: who prepares it may be late, if all cores are busy.
+        return self.root.lack_of(stage_run, ready=1), hungry
 
     def stage_runs(self, crew: Any) -> list[StageRun]:
         """The stages that run on `crew`, downstream first."""

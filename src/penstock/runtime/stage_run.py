@@ -522,9 +522,12 @@ class StageRun:
         self._no_more()
         return not self.outlet.ready
 
-    def lack_of(self, stage_run: StageRun) -> int:
-        """How many samples of a stage before this one are lacking for a chunk; none if one is on its way."""
-        if self.open or self.outlet.ready:
+    def lack_of(self, stage_run: StageRun, ready: int = 0) -> int:
+        """How many samples of a stage before this one are lacking for a chunk; none if one is on its way.
+
+        So many chunks may be `ready` here, and another is lacking all the same.
+        """
+        if self.open or len(self.outlet.ready) > ready:
             return 0
         if self is stage_run:
             return 1
