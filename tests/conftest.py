@@ -1,6 +1,5 @@
 """Every test must end as it began: no thread, process, descriptor or shared memory left behind."""
 
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -10,13 +9,6 @@ from penstock.executors.startup import keep_warm
 from penstock.testing.leaks import leaks_since, snapshot
 
 _failed = pytest.StashKey[bool]()
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Take addresses out of names: tests that run at the same time must have the same names in every process."""
-    for item in items:
-        item._nodeid = _ADDRESS.sub("", item.nodeid)
 
 
 @pytest.hookimpl(wrapper=True)

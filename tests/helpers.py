@@ -1,5 +1,6 @@
 """What tests of ops and sources share: the layouts in which a pipeline must deliver the same stream."""
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,6 +37,11 @@ class Layout:
 
     def __str__(self) -> str:
         return self.label
+
+
+def named(value: Any) -> str:
+    """What a test with this value is called: the same in every process, so without an address."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def awaited(function: Callable[..., Any]) -> Callable[..., Any]:

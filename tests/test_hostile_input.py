@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from tests.helpers import ASYNC, BACKGROUND, INLINE, SEVEN, any_layout, any_workers, few_layouts, until_error
+from tests.helpers import ASYNC, BACKGROUND, INLINE, SEVEN, any_layout, any_workers, few_layouts, named, until_error
 
 import penstock as ps
 
@@ -46,7 +46,7 @@ def test_none_is_a_sample_like_any_other(layout):
 
 @any_workers
 @pytest.mark.parametrize(
-    "sample", [StopIteration(), ps.Skip("as a value"), ValueError, (), {}, "", NotImplemented, ...], ids=repr
+    "sample", [StopIteration(), ps.Skip("as a value"), ValueError, (), {}, "", NotImplemented, ...], ids=named
 )
 def test_odd_values_are_samples_like_any_other(layout, sample):
     pipeline = ps.from_sequence([sample] * 3).map(lambda x: x, **layout.place).batch(2, collate=list)
@@ -95,7 +95,7 @@ def test_one_worker_and_64_give_the_same(workers, n):
     )
 
 
-@pytest.mark.parametrize("workers", [0, -1, "many", True, False, 2.5, [4]], ids=repr)
+@pytest.mark.parametrize("workers", [0, -1, "many", True, False, 2.5, [4]], ids=named)
 def test_workers_that_are_no_number_are_refused_where_they_are_written(workers):
     with pytest.raises(ps.PlanError, match="workers"):
         ps.from_sequence([1]).map(str, workers=workers)
@@ -103,14 +103,14 @@ def test_workers_that_are_no_number_are_refused_where_they_are_written(workers):
         ps.Threads(workers)
 
 
-@pytest.mark.parametrize("workers", [0, -1, "many", True], ids=repr)
+@pytest.mark.parametrize("workers", [0, -1, "many", True], ids=named)
 @pytest.mark.parametrize("place", [{}, {"workers": 2}], ids=["unplaced", "placed"])
 def test_workers_of_the_loader_that_are_no_number_are_refused(workers, place):
     with pytest.raises(ps.PlanError, match="workers"):
         ps.from_sequence([1]).map(str, **place).loader(workers=workers)
 
 
-@pytest.mark.parametrize("on", ["thraed", "", 5, ps.Threads, ["thread"]], ids=repr)
+@pytest.mark.parametrize("on", ["thraed", "", 5, ps.Threads, ["thread"]], ids=named)
 def test_a_place_that_does_not_exist_is_refused(on):
     with pytest.raises(ps.PlanError):
         list(ps.from_sequence([1]).map(str, on=on))
@@ -144,7 +144,7 @@ def test_arguments_the_function_does_not_take_are_a_type_error(layout, arguments
             layout.run(getattr(ps.from_sequence([1, 2]), op)(lambda x: [x], **arguments, **layout.place))
 
 
-@pytest.mark.parametrize("fn", [5, None, "str", object(), b"abc", {1, 2}], ids=repr)
+@pytest.mark.parametrize("fn", [5, None, "str", object(), b"abc", {1, 2}], ids=named)
 @pytest.mark.parametrize("op", ["map", "filter", "flat_map", "tap"])
 def test_what_cannot_be_called_is_refused_where_it_is_written(op, fn):
     with pytest.raises(ps.PlanError, match="function"):

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from tests.helpers import named
 
 from penstock.errors import BadHeader, CodecError, MissingExtra, NotCarried, PenstockError
 from penstock.memory import codec
@@ -607,7 +608,7 @@ def nested(depth, wrap):
         (nested(101, lambda node: [FIELDS, "dict", [node], [None]]), "nested deeper than 100"),
         (nested(101, lambda node: [FIELDS, "dict", ["a"], [node]]), "nested deeper than 100"),
     ],
-    ids=lambda value: repr(value)[:50],
+    ids=lambda value: named(value)[:50],
 )
 def test_a_forged_header_is_a_clear_error(node, message):
     for classes in (False, True):
@@ -627,7 +628,7 @@ def test_a_forged_header_is_a_clear_error(node, message):
         (b"\x01" + b"\x93\x05\xa4list\x91" * 100_000, "damaged: maximum recursion depth"),
         (b"\x01\xa1\xff", "utf-8"),
     ],
-    ids=lambda value: repr(value)[:40],
+    ids=lambda value: named(value)[:40],
 )
 def test_a_header_that_is_no_header_is_a_clear_error(header, message):
     with pytest.raises(BadHeader, match=message):

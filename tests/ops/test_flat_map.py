@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import count, islice
 
 import pytest
-from tests.helpers import INLINE, any_layout, any_threads, any_workers, few_layouts, few_threads, until_error
+from tests.helpers import INLINE, any_layout, any_threads, any_workers, few_layouts, few_threads, named, until_error
 
 import penstock as ps
 
@@ -61,7 +61,7 @@ def test_fan_out_from_20_to_100(layout):
     assert layout.run(pipeline) == list(range(100))
 
 
-@pytest.mark.parametrize("outputs", [[1, 2], (1, 2), range(1, 3), {1: "a", 2: "b"}, iter([1, 2])], ids=repr)
+@pytest.mark.parametrize("outputs", [[1, 2], (1, 2), range(1, 3), {1: "a", 2: "b"}, iter([1, 2])], ids=named)
 def test_any_iterable_will_do(outputs):
     assert list(ps.from_sequence([0]).flat_map(lambda x: outputs)) == [1, 2]
 

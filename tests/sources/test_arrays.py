@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from tests.helpers import PROCESSES, any_threads, any_workers, few_layouts, few_threads, plain, with_layouts
+from tests.helpers import PROCESSES, any_threads, any_workers, few_layouts, few_threads, named, plain, with_layouts
 
 import penstock as ps
 
@@ -239,7 +239,9 @@ def test_indices_choose_rows_in_their_order_with_repeats_and_from_the_end(layout
 
 
 @pytest.mark.parametrize(
-    "indices", [[2, 4], (2, 4), np.array([2, 4]), np.array([2, 4], "uint8"), range(2, 5, 2), iter([2, 4])], ids=repr
+    "indices",
+    [[2, 4], (2, 4), np.array([2, 4]), np.array([2, 4], "uint8"), range(2, 5, 2), iter([2, 4])],
+    ids=named,
 )
 def test_indices_may_be_any_sequence_of_integers(indices):
     assert plain(list(ps.from_arrays(Y, indices=indices))) == [20, 40]
@@ -250,7 +252,7 @@ def test_no_indices_are_no_rows():
     assert len(ps.from_arrays(Y, indices=np.array([], dtype=int))) == 0
 
 
-@pytest.mark.parametrize("bad", [[30], [0, -31], [1.5], [[1, 2]], [True, False], ["a"]], ids=repr)
+@pytest.mark.parametrize("bad", [[30], [0, -31], [1.5], [[1, 2]], [True, False], ["a"]], ids=named)
 def test_indices_that_are_none_are_refused(bad):
     with pytest.raises(ps.PlanError, match="ind"):
         ps.from_arrays(Y, indices=bad)
@@ -294,7 +296,7 @@ def test_arrays_of_different_lengths_are_refused_with_their_lengths():
         ps.from_arrays({"x": X, "y": Y[:-1]})
 
 
-@pytest.mark.parametrize("bad", [5, None, "abc", b"abc", np.float64(3), np.array(5), iter([1])], ids=repr)
+@pytest.mark.parametrize("bad", [5, None, "abc", b"abc", np.float64(3), np.array(5), iter([1])], ids=named)
 def test_what_has_no_rows_is_refused(bad):
     with pytest.raises((ps.PlanError, TypeError)):
         ps.from_arrays(bad)

@@ -4,7 +4,7 @@ import threading
 from itertools import count, islice
 
 import pytest
-from tests.helpers import any_layout, any_workers, few_layouts
+from tests.helpers import any_layout, any_workers, few_layouts, named
 
 import penstock as ps
 
@@ -98,7 +98,7 @@ def test_a_function_that_gives_the_same_generator_twice_is_an_error_that_says_so
             list(loader)
 
 
-@pytest.mark.parametrize("bad", [5, None, 1.5, object()], ids=repr)
+@pytest.mark.parametrize("bad", [5, None, 1.5, object()], ids=named)
 def test_what_cannot_be_iterated_is_refused(bad):
     with pytest.raises(ps.PlanError, match="from_iterable needs"):
         ps.from_iterable(bad)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from tests.helpers import named
 
 import penstock as ps
 from penstock import ops
@@ -90,7 +91,7 @@ def test_other_layouts_can_be_asked_for():
 
 
 @pytest.mark.parametrize(
-    "op", [ops.Map(noisy, rng=True), ops.FlatMap(range, interleave=3), ops.Map(skipping), ops.Batch(3)], ids=str
+    "op", [ops.Map(noisy, rng=True), ops.FlatMap(range, interleave=3), ops.Map(skipping), ops.Batch(3)], ids=named
 )
 def test_all_layouts_of_processes_can_be_asked_for(op):
     check_op(op, range(9), layouts=PROCESS_LAYOUTS)

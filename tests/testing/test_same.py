@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from tests.helpers import named
 
 from penstock.testing import difference
 
@@ -42,7 +43,7 @@ LOCK = threading.Lock()
         (LOCK, LOCK),
         (len, len),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_what_is_made_of_the_same_is_the_same(one, other):
     assert difference(one, other) is None
@@ -62,7 +63,7 @@ def test_what_is_made_of_the_same_is_the_same(one, other):
         (np.zeros(2, "f4"), np.zeros(2, "f8")),
         (threading.Lock(), threading.Lock()),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_what_differs_anywhere_is_not(one, other):
     assert difference(one, other, "it").startswith("it")
