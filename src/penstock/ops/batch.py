@@ -123,7 +123,7 @@ class Cut(Joint):
     """Cuts samples into groups in the order of delivery."""
 
     def __init__(self, size: int, drop_last: bool | Literal["raise"]) -> None:
-        self.size = size
+        self.size = self.even = size
         self.drop_last = drop_last
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:

@@ -151,6 +151,8 @@ class Joint(ABC):
     opens_inputs: ClassVar[bool] = False
     #: so many of its next outputs were delivered before a resume, and will be left out
     replays: int = 0
+    #: so many samples of its one input make an output, but for the last, and nothing is kept or saved between two
+    even: int = 0
     #: takes in what comes at any time, by `absorb`, and is told the next four
     eager: ClassVar[bool] = False
     #: how many samples are lacking for what comes next, with none on their way

@@ -19,7 +19,7 @@ from penstock.runtime.again import Again, Sieve
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.runtime.inlets import Inlet
-from penstock.runtime.marks import Came, Given, Mark, Record, Trace, place_from
+from penstock.runtime.marks import Came, Cuts, Given, Mark, Record, Trace, place_from
 
 __all__ = ["JoinedInlet", "Queue", "Upstream"]
 
@@ -238,8 +238,9 @@ class JoinedInlet(Inlet):
             if self._finished:
                 return True
         record = self._record = self._record or self._recorded()
+        whole = not self._singly or self._even(self.joint)
         try:
-            samples, places = self.joint.step(self.queues, 1 if self._singly else most)
+            samples, places = self.joint.step(self.queues, most if whole else 1)
         except Exception as exc:
             self.failure = Failure(exc)
             self._finished = True
@@ -247,6 +248,8 @@ class JoinedInlet(Inlet):
         self._finished = self.joint.ended
         if samples:
             record.outputs = len(samples)
+            if self._singly and len(samples) > 1:
+                record.cuts = Cuts(self.joint.even, self.queues[0].came, places)
             self._made += len(samples)
             self._pass(samples, places, record)
             record.next = self._record = self._recorded()
@@ -266,6 +269,11 @@ class JoinedInlet(Inlet):
                 return True
             moved = self._fill(queue) or moved
         return moved
+
+    def _even(self, joint: Joint) -> bool:
+        """Whether several outputs of one step can be told apart afterwards, by how many samples each is made of."""
+        queue = self.queues[0]
+        return joint.even > 0 and self._again is None and not queue.ended and not queue.lost
 
     def _recorded(self) -> Record:
         """The joint as it stands now."""

@@ -128,6 +128,40 @@ class Record:
     names: tuple[str, ...] = ()
     #: what was to come of the joint when the epoch was resumed
     again: Again | None = None
+    #: how the samples that its step took fall to its outputs, if there are several that are told apart
+    cuts: Cuts | None = None
+
+    def part(self, number: int) -> Record:
+        """The joint before output `number` of its step, as if every output had been a step of its own."""
+        if self.cuts is None:
+            return self
+        later = self.next
+        for at in range(self.outputs - 1, number - 1, -1):
+            marks = self.marks if at == 0 else (self.cuts.mark(at),)
+            counts = (self.counts[0] + at * self.cuts.even,)
+            first = self.first + at
+            later = Record(self.key, self.saved, marks, counts, self.epochs, first=first, outputs=1, next=later)
+        assert later is not None
+        return later
+
+
+class Cuts(NamedTuple):
+    """A step of a joint that makes every output of `even` samples: where these came from, and their places."""
+
+    even: int
+    came: Sequence[Came]
+    places: Sequence[Sequence[Place]]
+
+    def mark(self, number: int) -> Mark:
+        """Behind the last sample of the output before `number`."""
+        last = number * self.even - 1
+        origin = None
+        for offset, one, _ in self.came:
+            if offset > last:
+                break
+            origin = one
+        assert origin is not None
+        return Mark(origin, self.places[number - 1][-1])
 
 
 #: what some inputs of a ticket came from: their offset there, a joint's step, a chunk of the stage before
@@ -256,6 +290,8 @@ class Trace:
             if offset > number:
                 break
             source, at = one, first + number - offset
+        if isinstance(source, Record) and source.cuts is not None:
+            return source.part(at), 0
         return source, at
 
     def address(self, number: int) -> Address:
