@@ -94,8 +94,8 @@ def test_what_must_be_rested_is_not_served_at_once():
     assert content.draw(reuse=True, rested=True) is None
     assert content.offer("new", "new", 0)
     assert [content.draw(reuse=True, rested=True).sample for _ in range(2)] == ["new", first[4]]
-    assert content.spent(rested=True)
-    assert not content.spent(rested=False)
+    assert not content.has_one(reuse=True, rested=True)
+    assert content.has_one(reuse=True)
     assert len(drawn(content, 100)) == 3  # of five that rest, one has made room for the new one
 
 
@@ -122,7 +122,9 @@ def test_whatever_happens(size, n, max_reuse, moves, key, told_apart):
                 if arrived % n == 0:
                     content.passed(number)
             continue
+        expected = content.has_one(reuse=move == "reuse")
         one = content.draw(reuse=move == "reuse")
+        assert (one is not None) is expected
         if one is not None:
             served[one.sample] += 1
             assert move == "reuse" or served[one.sample] == 1
@@ -136,6 +138,7 @@ def test_whatever_happens(size, n, max_reuse, moves, key, told_apart):
     assert everything - kept <= set(served), "a sample was replaced that had not been served"
     assert content.unserved == len(kept - set(served))
     assert content.first_draws == len(served)
+    assert len(content._replaceable) <= 2 * min(size, n) + 65
     stats = content.stats()
     assert stats["fill"] == len(kept)
     assert stats["reuse_max"] == max(served.values(), default=0)

@@ -1,10 +1,12 @@
 """The reservoir: the training loop never waits, and every sample is served before it is served again."""
 
+import gc
 import json
 import os
 import signal
 import threading
 import time
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -232,6 +234,19 @@ def test_max_reuse_makes_it_wait_and_the_wait_is_counted():
         assert max(Counter(seen).values()) == 3
 
 
+def test_waits_are_those_of_the_loop_not_of_single_samples():
+    def slow(x):
+        time.sleep(0.004)
+        return x
+
+    pipeline = ps.from_sequence(range(60)).map(slow, workers=2).reservoir(20, max_reuse=1).batch(12)
+    with pipeline.loader(timeout_s=SOON_S) as loader:
+        assert len(list(loader)) == 5
+        found = reserved(loader)
+    assert 1 <= found["waits"] <= 5
+    assert 0 < found["wait_s"] < 10
+
+
 def test_with_max_reuse_a_batch_is_not_filled_with_copies():
     tap = Tap(40)
     pipeline = ps.from_sequence(range(1000)).map(tap, workers=1).reservoir(40, max_reuse=4, draws=10_000).batch(10)
@@ -336,6 +351,80 @@ def test_an_epoch_is_as_many_draws_as_asked_for():
     assert len(pipeline.batch(10).loader()) == 3
     with pipeline.loader(timeout_s=SOON_S) as loader:
         assert [len(list(loader)) for _ in range(3)] == [25, 25, 25]
+
+
+@pytest.mark.parametrize("place", [{}, {"inline": True}, {"isolate": True}], ids=str)
+@pytest.mark.parametrize(("size", "draws", "batch"), [(8, None, 8), (3, 1, 2), (20, 7, 8)])
+def test_a_last_epoch_of_less_than_a_batch(place, size, draws, batch):
+    pipeline = ps.from_sequence(range(5)).map(same, workers=2).reservoir(size, draws=draws).batch(batch)
+    with pipeline.loader(timeout_s=SOON_S, **place) as loader:
+        for _, batches in loader.epochs(3):
+            assert sum(map(len, batches)) == (draws or 5)
+
+
+def test_an_isolated_epoch_is_asked_for_before_it_is_begun():
+    pipeline = ps.from_sequence(range(5)).map(same, workers=4).reservoir(20, min_fill=1, draws=7).batch(8)
+    with pipeline.loader(timeout_s=SOON_S, isolate=True) as loader:
+        for _ in range(100):
+            assert sum(map(len, loader)) == 7
+
+
+def test_a_closed_loader_keeps_no_sample():
+    alive = []
+
+    class Sample:
+        pass
+
+    def make(x):
+        sample = Sample()
+        alive.append(weakref.ref(sample))
+        return sample
+
+    with ps.from_sequence(range(50)).map(make).reservoir(20, draws=60).loader(timeout_s=SOON_S) as loader:
+        for _ in loader:
+            pass
+        del _
+    gc.collect()
+    assert not any(one() for one in alive)
+    assert 10 <= reserved(loader)["fill"] <= 20
+
+
+def test_samples_that_come_and_go_are_let_go_of():
+    alive = []
+
+    class Sample:
+        pass
+
+    def sometimes(x, rng):
+        if rng.random() < 0.5:
+            raise ps.Skip
+        sample = Sample()
+        alive.append(weakref.ref(sample))
+        return sample
+
+    pipeline = ps.from_sequence(range(50)).map(sometimes, rng=True, on_error="skip").reservoir(60, draws=60)
+    with pipeline.loader(timeout_s=SOON_S) as loader:
+        for _ in range(30):
+            for _ in loader:
+                pass
+        gc.collect()
+        assert sum(one() is not None for one in alive) < 200
+
+
+def test_after_a_break_in_a_first_pass_of_unknown_length_epochs_have_its_number():
+    pipeline = ps.from_iterable(lambda: range(40)).reservoir(10)
+    with pipeline.loader(timeout_s=SOON_S) as loader:
+        for _ in zip(range(15), loader, strict=False):
+            pass
+        assert [len(list(loader)) for _ in range(2)] == [40, 40]
+
+
+def test_a_timeout_says_what_the_reservoir_waits_for():
+    tap = Tap(4)
+    stream = ps.from_iterable(lambda: map(tap, range(100)))
+    told = pytest.raises(ps.StageTimeout, match=r"from_iterable|reservoir\(8, min_fill=8\)")
+    with stream.reservoir(8, min_fill=8).loader(timeout_s=0.2) as loader, tap, told:
+        list(loader)
 
 
 def test_the_content_stays_after_a_break():

@@ -1,8 +1,10 @@
 """A sample that fails: what was good comes first, then the user's own exception at its place."""
 
+import gc
 import itertools
 import threading
 import traceback
+import weakref
 
 import pytest
 from tests.runtime.helpers import LAYOUTS, await_event, fail_at, placed, until_error
@@ -388,3 +390,32 @@ def test_an_initialiser_runs_once_per_worker_over_all_epochs():
             assert list(loader) == list(range(50))
     assert len(made) == 3
     assert len(set(made)) == 3
+
+
+@pytest.mark.parametrize("error", [ps.Skip, ValueError])
+def test_what_was_skipped_keeps_no_other_sample_alive(error):
+    """An exception keeps the frames it went through; those of the library hold all samples of the chunk."""
+    alive = []
+
+    class Sample:
+        pass
+
+    def every_second(x):
+        if x % 2:
+            raise error
+        sample = Sample()
+        alive.append(weakref.ref(sample))
+        return sample
+
+    pipeline = ps.from_sequence(range(50)).map(every_second, workers=2, on_error="skip")
+    with pipeline.loader() as loader:
+        for _ in range(30):
+            for _ in loader:
+                pass
+        assert len(loader.errors()) == 750
+        # The user's own frames are there, for whoever wants to look.
+        assert {"every_second"} <= {
+            frame.name for frame in traceback.extract_tb(loader.errors()[0].exception.__traceback__)
+        }
+        gc.collect()
+        assert sum(one() is not None for one in alive) < 150

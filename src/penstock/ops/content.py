@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from time import monotonic
 from typing import Any
 
 __all__ = ["Content", "Held"]
+
+#: so many entries that are out of date do no harm
+_FEW = 64
 
 #: which samples go before others: the use that is next, and the pass of those that were never served
 Rank = tuple[int, int]
@@ -108,9 +111,13 @@ class Content:
         """A whole pass of the upstream fits."""
         return self.per_pass is not None and self.per_pass <= self.size
 
-    def spent(self, rested: bool) -> bool:
-        """Nothing may be served any more, before something arrives; nor what rests, if it must be `rested`."""
-        return not self._new and not self._used and (rested or not self._resting)
+    def has_one(self, reuse: bool, rested: bool = False) -> bool:
+        """Whether `draw` would give one."""
+        if not self._new and not self._used:
+            return not rested and bool(self._resting) and (reuse or any(not one.served for one in self._resting))
+        if reuse or not self._used:
+            return True
+        return bool(self._new) and min(self._new)[0] <= min(self._used)
 
     def go_on_from(self, other: Content) -> None:
         """Count on what another one has counted."""
@@ -184,6 +191,7 @@ class Content:
 
     def _remove(self, one: Held) -> None:
         one.gone = True
+        one.sample = None
         self._take_out(one)
         self._all.discard(one)
         if self._by_key.get(one.key) is one:
@@ -222,6 +230,9 @@ class Content:
             self.first_draws += 1
             self.unserved -= 1
             heappush(self._replaceable, (one.arrived, self.draws, one))
+            if len(self._replaceable) > 2 * len(self._all) + _FEW:
+                self._replaceable = [(held.arrived, 0, held) for held in self._all if held.served or held is one]
+                heapify(self._replaceable)
         one.served += 1
         one.level += 1
         if one.served > self.reuse_max:

@@ -180,6 +180,11 @@ class Joint(ABC):
         """If it is `eager`: take in what has come, as far as there is room. True if more would be welcome."""
         return False
 
+    @property
+    def lacks(self) -> str:
+        """If it is `eager`: what it waits for when it passes nothing on, in words."""
+        return ""
+
     def drawable(self) -> bool:
         """If it is `eager`: whether `step` would pass something on."""
         return False
@@ -369,6 +374,9 @@ class Op(ABC, Generic[In, Out]):
 
     def forget(self, memo: dict[str, Any]) -> None:
         """Another state is to be gone on with: keep no samples."""
+
+    def close(self, memo: dict[str, Any]) -> None:
+        """The loader is closed: keep no samples, but what was counted."""
 
     def store(self) -> Any:
         """For an op that `remembers`: a new, empty `Store`."""

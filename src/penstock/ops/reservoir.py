@@ -89,12 +89,18 @@ class Reservoir(Op[In, In]):
     def left(self, memo: dict[str, Any], whole: bool) -> None:
         held: _Reserve | None = memo.get("reserve")
         if held is not None:
-            held.waits_now(False)
+            held.waits_now(False, False)
 
     def forget(self, memo: dict[str, Any]) -> None:
         held: _Reserve | None = memo.get("reserve")
         if held is not None:
             memo["reserve"] = held.emptied(self)
+
+    def close(self, memo: dict[str, Any]) -> None:
+        held: _Reserve | None = memo.get("reserve")
+        if held is not None:
+            memo["reserve"] = held.emptied(self)
+            memo["reserve"].last_fill = len(held.content)
 
     def length(self, n: Length) -> Length:
         return 0 if n == 0 else self.draws or n
@@ -115,29 +121,36 @@ class _Reserve:
         #: how many have come in the pass that runs, and whether that was begun here
         self.come = 0
         self.whole = False
+        #: of a loader that is closed: how many there were
+        self.last_fill: int | None = None
         #: how often, and how long, nothing could be drawn because of `max_reuse`
         self.waits = 0
         self.wait_s = 0.0
         self._waits_since: float | None = None
+        self._stuck_since = 0.0
         #: nothing has come for a while, so what rests is served
         self.in_need = False
 
-    def waits_now(self, stuck: bool) -> bool:
-        """Whether the training loop waits although there are samples: none of them may be served again.
+    def waits_now(self, hungry: bool, stuck: bool) -> bool:
+        """If it is `hungry`, the training loop waits; if it is `stuck`, for samples that may not be served again.
 
-        True if it has waited long enough for new ones.
+        True if new ones have been waited for long enough.
         """
         now = monotonic()
-        if self._waits_since is None:
-            self.waits += stuck
-        elif not stuck or now - self._waits_since > _PATIENCE_S:
+        if self._waits_since is not None:
             self.wait_s += now - self._waits_since
-        else:
-            return False
-        late = stuck and self._waits_since is not None and not self.in_need
+        elif stuck:
+            self.waits += 1
+            self._stuck_since = now
+        self._waits_since = now if hungry and (stuck or self._waits_since is not None) else None
+        late = stuck and not self.in_need and now - self._stuck_since > _PATIENCE_S
         self.in_need = self.in_need or late
-        self._waits_since = now if stuck else None
         return late
+
+    def arrived(self) -> None:
+        """New samples have come: what rests may rest again."""
+        self.in_need = False
+        self._stuck_since = monotonic()
 
     def emptied(self, op: Reservoir[Any]) -> _Reserve:
         """The same without any sample: what was counted goes on."""
@@ -147,7 +160,8 @@ class _Reserve:
         return new
 
     def stats(self) -> dict[str, float]:
-        return {**self.content.stats(), "waits": self.waits, "wait_s": self.wait_s}
+        found = {**self.content.stats(), "waits": self.waits, "wait_s": self.wait_s}
+        return found if self.last_fill is None else found | {"fill": self.last_fill}
 
 
 #: with `max_reuse`, how long new samples are waited for before what was just drawn is served again
@@ -173,6 +187,13 @@ class _Drawing(Joint):
         self.stop: float | None = op.draws
         #: passes without a sample, one after the other
         self.empty = 0
+
+    @property
+    def lacks(self) -> str:
+        count = len(self.reserve.content)
+        if not self.reserve.filled:
+            return f"{self.op.label}, which has {count} samples and waits for the first draw until there are more"
+        return f"{self.op.label}, which has {count} samples and may serve none of them again"
 
     @property
     def kept(self) -> int:
@@ -225,7 +246,7 @@ class _Drawing(Joint):
     def _arrived(self, source: Input) -> None:
         number = source.epoch
         samples, places = source.take(source.count)
-        self.reserve.in_need = False
+        self.reserve.arrived()
         self.reserve.come += len(samples)
         keys = [None] * len(samples) if self.identify is None else self.identify(number, places)
         self.reserve.waiting.extend((sample, key, number) for sample, key in zip(samples, keys, strict=True))
@@ -242,7 +263,8 @@ class _Drawing(Joint):
         else:
             self.empty += 1
         if self.stop is None and (reserve.come or self.empty >= _EMPTY_PASSES):
-            self.stop = self.next + content.unserved
+            # Of a pass that was resumed, it is what is left.
+            self.stop = reserve.come if reserve.whole else self.next + content.unserved
         if self.empty < _EMPTY_PASSES:
             self._begin(source, source.epoch + 1)
 
@@ -271,7 +293,7 @@ class _Drawing(Joint):
         reserve = self.reserve
         if not reserve.filled:
             batch = 0 if self.op.min_fill else min(self.op.size, self.lacked)
-            enough = len(reserve.content) >= batch or bool(reserve.waiting)
+            enough = len(reserve.content) >= batch or bool(reserve.waiting) or self._has_all()
             reserve.filled = enough and self._plenty(len(reserve.content))
         return reserve.filled
 
@@ -300,11 +322,9 @@ class _Drawing(Joint):
         if self.replays or (self.stop is not None and self.next >= self.stop):
             return True
         content = self.reserve.content
-        if not self._filled():
+        if not self._filled() or not (self.lacked or self._plenty(content.unserved)):
             return False
-        if content.unserved and (self.lacked or self._plenty(content.unserved)):
-            return True
-        return self.lacked > 0 and self._reuses and not content.spent(self._rested)
+        return content.has_one(self.lacked > 0 and self._reuses, self._rested)
 
     def _drawn(self, most: float) -> list[Any]:
         """Up to `most` samples. What is not lacking yet is drawn only from plenty: the choice stays large."""
@@ -321,5 +341,5 @@ class _Drawing(Joint):
             reserve.behind = True
         elif self._plenty(content.unserved):
             reserve.behind = False
-        late = reserve.waits_now(not samples and self.hungry and reuse > 0 and most > 0)
+        late = reserve.waits_now(self.hungry, not samples and self.hungry and reuse > 0 and most > 0)
         return self._drawn(most) if late else samples

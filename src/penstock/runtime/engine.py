@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, PlanError, StageTimeout
 from penstock.executors.executor import Executor
-from penstock.plan.plan import Indexed, Joined, Plan, Stage
+from penstock.plan.plan import Indexed, Joined, Plan, Stage, Step
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
 from penstock.runtime.again import BEGINNING, Start
@@ -223,11 +223,15 @@ class Engine:
         with LOCK:
             garbage = self._leave() + self._drop_upcoming()
             garbage += self._close_carried()
-            for stage in self.plan.stages:
-                for step in stage.all_steps():
-                    step.op.forget(self.memos.get(step.number, {}))
+            for step in self._joint_steps():
+                step.op.forget(self.memos.get(step.number, {}))
             self.carried_before = dict(carried)
         discard(garbage)
+
+    def _joint_steps(self) -> list[Step]:
+        """The ops that have joints in this plan."""
+        feeds = [stage.feed for stage in self.plan.stages]
+        return [feed.step for feed in feeds if isinstance(feed, Joined) and feed.step is not None]
 
     def _close_carried(self) -> list[Any]:
         """End what goes on from epoch to epoch. Returns what is to be let go of outside the lock."""
@@ -433,6 +437,8 @@ class Engine:
         """
         began: float | None = None
         self.reader.turn()
+        if self._pid != os.getpid():
+            self._check_open()
         with LOCK:
             chunk = run.root.pop()
             if chunk is not None:
@@ -589,6 +595,8 @@ class Engine:
         for stage_run in run.root.walk():
             if getattr(stage_run.inlet, "pulling", False):
                 return f"{stage_run.inlet.source.label}, which has not given its next record"  # type: ignore[attr-defined]
+            if stage_run.inlet.lacks:
+                return stage_run.inlet.lacks
         return "nothing that can be named; see stats()"
 
     # ------------------------------------------------------------------ ending
@@ -630,6 +638,8 @@ class Engine:
             self.closed = True
             self.closing.set()
             garbage = self._leave() + self._drop_upcoming() + self._close_carried()
+            for step in self._joint_steps():
+                step.op.close(self.memos.get(step.number, {}))
             for crew in self.crews.values():
                 crew.leave(self)
             self.reader.waiting = False

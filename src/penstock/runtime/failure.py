@@ -7,15 +7,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import FrameType
+from typing import Any, Final, Literal
 
 from penstock.errors import PlanError, Skip, TooManyErrors
 from penstock.ops.call import Retry
 from penstock.plan.plan import Stage
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 
-__all__ = ["ErrorLimit", "Verdict", "add_note", "broken", "decide", "take_note"]
+__all__ = ["ErrorLimit", "Verdict", "add_note", "broken", "decide", "let_go_of_samples", "take_note"]
+
+#: what is cleared of such a frame ends its generator
+_CAN_GO_ON: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +106,27 @@ class ErrorLimit:
         return TooManyErrors(
             f"{errors} samples failed, more than max_errors={self.limit:g}; loader.errors() lists them"
         )
+
+
+def let_go_of_samples(exc: BaseException) -> None:
+    """Empty the frames of this library that an exception keeps: they hold all samples of its chunk.
+
+    Those of the user stay as they are. A frame that still runs, or that can be gone on with, is left alone.
+    """
+    traceback = exc.__traceback__
+    frame = traceback.tb_frame.f_back if traceback is not None else None
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    for one in frames:
+        if _is_ours(one) and not one.f_code.co_flags & _CAN_GO_ON:
+            with suppress(RuntimeError):  # it runs
+                one.clear()
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith("penstock.") or "<penstock" in frame.f_code.co_filename

@@ -64,6 +64,11 @@ class Inlet(ABC):
     def refresh(self) -> None:
         """Take in what has come, even if no ticket is cut."""
 
+    @property
+    def lacks(self) -> str:
+        """What it waits for, in words, if it knows."""
+        return ""
+
     def needs(self, upstream: Any) -> int:
         """How many samples of a stage before this one are lacking for the next ticket; none if others are."""
         return 0

@@ -350,6 +350,10 @@ class JoinedInlet(Inlet):
         self._finished = True
         return True
 
+    @property
+    def lacks(self) -> str:
+        return self.joint.lacks if self.joint is not None else ""
+
     def needs(self, upstream: Any) -> int:
         """How many samples of one upstream are lacking for the next ticket; none if others are."""
         if self._passed.count or self._finished:

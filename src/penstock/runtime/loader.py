@@ -23,7 +23,7 @@ from penstock.runtime.budget import parse_bytes
 from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
 from penstock.runtime.crew import LOCK, nested
 from penstock.runtime.engine import Engine
-from penstock.runtime.failure import ErrorLimit
+from penstock.runtime.failure import ErrorLimit, let_go_of_samples
 from penstock.runtime.isolated import Isolated
 from penstock.runtime.marks import plain_place
 from penstock.runtime.ranks import check_movable, merge_states
@@ -248,6 +248,7 @@ class Loader(Generic[T]):
         return failure
 
     def _record(self, record: ErrorRecord) -> None:
+        let_go_of_samples(record.exception)
         self._errors.append(record)
         self._error_count += 1
 

@@ -345,7 +345,10 @@ def through(program: Program, parts: Sequence[Part], chunk: Chunk, task: Task) -
     if not chunk.blank:
         if type(chunk.samples) is not list:
             chunk.samples = list(chunk.samples)
-        yield chunk
+        try:
+            yield chunk
+        finally:
+            del chunk  # an exception of the user's may keep this frame
 
 
 def applied(step: Step, chunk: Chunk, task: Task) -> Chunk:

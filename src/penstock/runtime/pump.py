@@ -56,6 +56,9 @@ class _Pump:
         self._run: Run | None = None
         self._closed = False
         self._told = 0.0
+        #: the run that is read, and the last chunk that was asked for: of what run, and how many came before it
+        self._number = 0
+        self._asked = 0, -1
         #: chunks sent in this epoch, and where the last ones came from
         self._chunks = 0
         self._sent: deque[tuple[int, int, Any, Any]] = deque(maxlen=_REMEMBERED)
@@ -108,7 +111,8 @@ class _Pump:
             self.engine.leave(run, whole)
 
     def _on_asks(self, message: Message, number: int, chunks: int) -> None:
-        if self.engine is not None and self._left < number and self._chunks == chunks:
+        self._asked = number, chunks
+        if self.engine is not None and self._asked == (self._number, self._chunks):
             self.engine.ask(True)
 
     def _on_holding(self, message: Message) -> None:
@@ -158,7 +162,9 @@ class _Pump:
     def _epoch(self, number: int, epoch: int, start: Start) -> None:
         assert self.engine is not None
         run = self.engine.enter(epoch, start)
-        self._chunks = 0
+        with self._changed:
+            self._number, self._chunks = number, 0
+            self.engine.ask(self._asked == (number, 0))  # it may have been asked for before it was begun
         if not self._goes_on_with(number, run):
             return
         while self._has_credit(number):
