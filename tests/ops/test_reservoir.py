@@ -336,6 +336,14 @@ def test_a_generator_is_begun_again_pass_after_pass():
     assert len(opened) >= 2
 
 
+def test_what_is_made_of_the_batches_of_a_stream_cannot_be_told_apart():
+    batches = ps.from_iterable(lambda: range(12)).filter(lambda x: x % 3).batch(4)
+    pipeline = batches.flat_map(lambda batch: batch.tolist()).reservoir(30)
+    with pipeline.loader(timeout_s=SOON_S) as loader:
+        assert sorted(loader) == [1, 2, 4, 5, 7, 8, 10, 11]
+        assert [len(list(loader)) for _ in range(3)] == [8, 8, 8]
+
+
 def test_without_a_sample_an_epoch_is_empty():
     with ps.from_sequence([]).reservoir(5).loader() as loader:
         assert list(loader) == []

@@ -189,9 +189,14 @@ class Plan:
         return list(self.root.walk())
 
     @property
+    def joint_ops(self) -> list[Op[Any, Any]]:
+        """The ops whose joints bring stages their samples."""
+        return [stage.joint_op for stage in self.stages if stage.joint_op is not None]
+
+    @property
     def approximate(self) -> Op[Any, Any] | None:
         """An op whose outputs depend on who is faster, if there is one."""
-        return next((op for stage in self.stages if (op := stage.joint_op) is not None and op.approximate), None)
+        return next((op for op in self.joint_ops if op.approximate), None)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data, for JSON."""

@@ -467,9 +467,7 @@ def _order_is_lost(later: list[Step]) -> bool:
     """Whether an op further on takes samples in any order, and none before it depends on theirs."""
     for number, step in enumerate(later):
         if step.op.decouples:
-            return not _needs_order(later[:number]) and not any(
-                _takes_lined_up(one.op) and one.op.joined for one in later[:number]
-            )
+            return not _needs_order(later[:number])
     return False
 
 
@@ -500,8 +498,8 @@ def _how_dealt(deals: Any) -> str:
 def _carrying(stage: Stage) -> Op[Any, Any] | None:
     """An op before the end of `stage` whose joint goes on from epoch to epoch."""
     for one in stage.walk():
-        if isinstance(one.feed, Joined) and one.feed.step is not None and one.feed.step.op.carries:
-            return one.feed.step.op
+        if one.joint_op is not None and one.joint_op.carries:
+            return one.joint_op
     return None
 
 

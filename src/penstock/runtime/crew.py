@@ -159,18 +159,19 @@ class Crew:
             return
         worker = self._able()
         if worker is not None:
-            self.idle.remove(worker)
-            self._coming.add(worker)
-            worker.unpark()
+            self._wake(worker)
+
+    def _wake(self, worker: Worker) -> None:
+        self.idle.remove(worker)
+        self._coming.add(worker)
+        worker.unpark()
 
     def nudge(self) -> None:
         """As `rouse`, where there is surely something to do: an idle worker looks for itself."""
         if self._coming or self._looking or self.closed or not self.idle or self.executor.remote:
             self.rouse()
-            return
-        worker = self.idle.pop()
-        self._coming.add(worker)
-        worker.unpark()
+        else:
+            self._wake(self.idle[-1])
 
     def _able(self) -> Worker | None:
         """An idle worker for which there is something to do."""

@@ -131,9 +131,8 @@ class Engine:
         #: the reader has work of its own, even where it is nobody's worker
         self._reader_works = self.inline or any(lane.helpable for lane in self.lanes.values())
         self._timed = any(step.op.timeout_s is not None for stage in plan.stages for step in stage.steps)
-        joints = [stage.joint_op for stage in plan.stages if stage.joint_op is not None]
-        self._draws = any(op.decouples for op in joints)
-        self._forks = not any(op.carries for op in joints) and all(
+        self._draws = any(op.decouples for op in plan.joint_ops)
+        self._forks = not any(op.carries for op in plan.joint_ops) and all(
             isinstance(stage.feed, (Indexed, Joined)) for stage in plan.stages
         )
 
@@ -184,10 +183,8 @@ class Engine:
         garbage, self.garbage = self.garbage, []
         self._give_back_openings()
         if run is not None:
-            for stage in self.plan.stages:
-                if isinstance(stage.feed, Joined) and stage.feed.step is not None:
-                    step = stage.feed.step
-                    step.op.left(self.memos.get(step.number, {}), whole)
+            for step in self._joint_steps():
+                step.op.left(self.memos.get(step.number, {}), whole)
             garbage += self.cancelled(run.root)
             run.ended = True
             run.current = False
@@ -286,11 +283,7 @@ class Engine:
         """Whether an epoch may be begun before the one before it is over."""
         if any(lane.open and lane.stage.cache_step is not None for lane in self.lanes.values()):
             return False  # what is still being made for a cache would be made again
-        return all(
-            feed.step is None or feed.step.op.settled(self.memos.get(feed.step.number, {}))
-            for stage in self.plan.stages
-            if isinstance(feed := stage.feed, Joined)
-        )
+        return all(step.op.settled(self.memos.get(step.number, {})) for step in self._joint_steps())
 
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, under the names that ``loader.stats()`` gives them."""
@@ -346,7 +339,7 @@ class Engine:
             units = max(job.expected, 1)
             lane.sizer.record(units if done else max(units // 4, 1), seconds)
             stage_run.put(job, chunk, done)
-            if not (lane.gathers and self._at_ease(stage_run)):
+            if not (lane.stage.gathered and self._at_ease(stage_run)):
                 self._after_change(lane.crew)
             return [job] if stage_run.cancelled else []
 

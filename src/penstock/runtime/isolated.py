@@ -106,9 +106,8 @@ class Isolated:
         parts: list[tuple[str, Any]] = [
             (step.op.full_label, step.op) for stage in self.plan.stages for step in stage.all_steps()
         ]
-        self._joints = [stage.joint_op for stage in self.plan.stages if stage.joint_op is not None]
         #: what was served before is served again when the training loop waits, so the process is told
-        self._draws = any(op.decouples for op in self._joints)
+        self._draws = any(op.decouples for op in self.plan.joint_ops)
         self._parcel = pack((flow, options, seed, memory), "the pipeline", parts)
         self.blocks = default_blocks()
         self.counters = ReaderCounters()
@@ -308,7 +307,7 @@ class Isolated:
 
     def carrying(self) -> dict[str, Any]:
         """Where inputs stand that go on from epoch to epoch, between two epochs."""
-        if self._line is not None and any(op.carries for op in self._joints):
+        if self._line is not None and any(op.carries for op in self.plan.joint_ops):
             self._carried = self._ask("carrying") or self._carried
         return self._carried
 

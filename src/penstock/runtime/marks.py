@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.provenance import Passed, Place, path, root, starts
+from penstock.provenance import Passed, Place, path, root, single, starts
 from penstock.runtime.stretches import Stretch, merged
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class Trace:
             return number, path(place, places[number]) or ()
         known = self._by_place()
         for start in starts(place):
-            if not _grouped(start) and start in known:
+            if single(start) and start in known:
                 return known[start], path(place, start) or ()
         # A member of a group, or what was made of one.
         for number, one in enumerate(places):
@@ -277,7 +277,7 @@ class Trace:
     def _by_place(self) -> dict[Place, int]:
         """The numbers of the inputs by their places, for those that are not groups."""
         if self._numbers is None:
-            self._numbers = {one: number for number, one in enumerate(self.places) if not _grouped(one)}
+            self._numbers = {one: number for number, one in enumerate(self.places) if single(one)}
         return self._numbers
 
     def rank(self, lost: Loss, places: Sequence[Place]) -> int:
@@ -336,13 +336,6 @@ class Trace:
             first = number + self.unit
         for number in range(first, len(self.places), self.unit):
             out.want(self.address(number))
-
-
-def _grouped(place: Place) -> bool:
-    """Whether it is that of a group, or of what was made of one: such a place is no key."""
-    while isinstance(place, tuple):
-        place = place[0]
-    return isinstance(place, (list, range))
 
 
 class Loose:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.errors import StateMismatch
 from penstock.ops.op import Effect, Joint, Key
 from penstock.plan.plan import Indexed, Joined, Stage, Step, Streamed
-from penstock.provenance import Place
+from penstock.provenance import Place, root, single, way
 from penstock.runtime.again import Again, Lost, Start
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.inlets import Inlet, Part, PositionInlet, StreamInlet
@@ -165,7 +165,7 @@ class Run:
                 return None
             (stage,) = stage.feed.children
         if isinstance(stage.feed, Streamed):
-            return None if stage.feed.ordered_by is not None else _as_they_are
+            return None if stage.feed.ordered_by is not None else _records
         return self.engine.lanes[stage.number].program.reading.identities  # type: ignore[no-any-return]
 
     def lack_of(self, stage_run: StageRun) -> tuple[int, bool]:
@@ -198,8 +198,9 @@ class Run:
         return self.root.cancel()
 
 
-def _as_they_are(epoch: int, places: Sequence[Place]) -> Sequence[Hashable]:
-    return [place if isinstance(place, (int, tuple)) else None for place in places]
+def _records(epoch: int, places: Sequence[Place]) -> Sequence[Hashable]:
+    """Of a stream: the number of the record, and the way from there; None for groups."""
+    return [(root(place), way(place)) if single(place) else None for place in places]
 
 
 def begun_at(stage: Stage, epoch: int, position: int) -> dict[str, Any]:

@@ -61,8 +61,6 @@ class Lane:
         self._room = stage.bound_samples or stage.bound_tickets
         #: it calls nothing of the user's and its samples are in memory, so a reader that would wait may help
         self.helpable = not self.remote and stage.at_hand and not any(step.op.calls_user for step in stage.steps)
-        #: what it makes is gathered further on, so that nobody waits for it in particular
-        self.gathers = stage.gathered
         self.sizer = Sizer(TARGET_REMOTE_S if self.remote else TARGET_S)
         self.estimate = Estimate()
         #: the largest of the last chunks that came in a block
