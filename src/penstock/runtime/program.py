@@ -9,7 +9,8 @@ within bounds, and how a ticket that turns out slow is cut short.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import compress, groupby
+from functools import cached_property
+from itertools import compress, groupby, takewhile
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,12 @@ class Program:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (self.stage, self.seed, self.one_by_one, self.store, self.upstream)
+
+    @cached_property
+    def probeable(self) -> tuple[Step, ...]:
+        """The steps that can be run on one sample alone."""
+        alone = takewhile(lambda step: step.op.effect is not Effect.REGROUPS, self.steps)
+        return tuple(step for step in alone if not step.op.remembers)
 
     # ------------------------------------------------------------------ the walk of a ticket
 

@@ -27,7 +27,7 @@ from penstock.memory.parcel import Parcel
 from penstock.runtime.cargo import Cargo
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import LOCK, Crew, out_of
-from penstock.runtime.desk import Desk, Sample, new_desk
+from penstock.runtime.desk import READING, Desk, Sample, new_desk
 from penstock.runtime.line import Line
 from penstock.runtime.remote_task import RemoteTask, described
 from penstock.runtime.remote_task import lost as lost_ticket
@@ -435,7 +435,8 @@ class _Front:
         told = how if sample is None else f"{how}, in {described(job.stage_run.lane, sample)}"
         if self.executor.on_death == "raise":
             return WorkerDied(told)
-        if task.trial.death(key, told):
+        steps = {READING, *(step.number for step in job.stage_run.lane.program.probeable)}
+        if task.trial.death(key, told, probeable=sample is None or sample.step in steps):
             return WorkerDied(f"{told}; the ticket has ended its worker again and again")
         if self.crew.deaths > _DEATHS_RUNNING:
             return WorkerDied(f"{told}; {self.crew.deaths} worker processes have died without one answer")

@@ -22,7 +22,6 @@ from penstock.memory.block import BlockMap
 from penstock.memory.codec import decode, layout_of
 from penstock.memory.parcel import unpack
 from penstock.memory.segment import Mapping
-from penstock.ops.op import Effect
 from penstock.runtime.bridge import Bridge
 from penstock.runtime.cargo import attach, fits, measured, sendable, stowed, without_largest, written
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
@@ -304,18 +303,12 @@ def _chunks(program: Program, ticket: Ticket, task: Task) -> Iterator[Chunk]:
 
 def _probe(program: Program, ticket: Ticket, first: int, task: Task) -> None:
     """Run the samples of a ticket one at a time, and keep nothing: either this process lives, or it does not."""
-    steps = []
-    for step in program.steps:
-        if step.op.effect is Effect.REGROUPS:
-            break
-        if not step.op.remembers:
-            steps.append(step)
     for number in range(first, ticket.count):
         if ticket.samples is None:
             chunk = program.read_one(ticket.positions[number], task)
         else:
             chunk = Chunk(ticket.samples[number : number + 1], ticket.places[number : number + 1])
-        for _ in through(program, steps, chunk, task):
+        for _ in through(program, program.probeable, chunk, task):
             pass
 
 

@@ -2,7 +2,8 @@
 
 Processes die for many reasons that have nothing to do with the sample in hand, so a death never condemns
 a ticket: it is run again. After two, its samples are run one at a time in a process of their own, a
-*probe*, and only a sample that kills the probe three times running is held to be the cause.
+*probe*, and only a sample that kills the probe three times running is held to be the cause. What a probe
+cannot run, such as the making of a batch, is the cause if it kills three times running behind the probe.
 """
 
 from __future__ import annotations
@@ -43,22 +44,32 @@ class Trial:
         self._suspect: CallKey | None = None
         self._kills = 0
 
-    def death(self, in_hand: CallKey | None, how: str) -> bool:
-        """A process has died with this ticket. True if the ticket is to be given up as a whole."""
+    def death(self, in_hand: CallKey | None, how: str, *, probeable: bool = True) -> bool:
+        """A process has died with this ticket. True if the ticket is to be given up as a whole.
+
+        `probeable` says whether a probe runs the call in hand: if it does, and lives, the sample is innocent.
+        """
         self._kills = self._kills + 1 if in_hand == self._suspect else 1
         self._suspect = in_hand
         if not self.probing:
             self._deaths += 1
             self.probing = self._deaths >= _SUSPICIOUS and not self._probed
             self._kills = 0 if self.probing else self._kills
-            return self._probed and self._kills >= _CERTAIN
+            certain = self._probed and self._kills >= _CERTAIN
+            return certain and (probeable or not self._condemn(in_hand, how))
         if in_hand is None:
             return self._kills >= _STILLBORN  # not even reading can begin
-        if self._kills < _CERTAIN:
+        if self._kills >= _CERTAIN:
+            self._condemn(in_hand, how)
+        return False
+
+    def _condemn(self, in_hand: CallKey | None, how: str) -> bool:
+        """Do not make a call any more; False if that is no help."""
+        if in_hand is None or in_hand in self.condemned:
             return False
         self.condemned[in_hand] = how
         self._suspect, self._kills = None, 0
-        return False
+        return True
 
     def probed(self) -> None:
         """All samples have been run one at a time; now the ticket can be run with what is known."""
