@@ -32,10 +32,12 @@ from penstock.runtime.calls import SampleInfo
 from penstock.runtime.chunk import ErrorRecord
 from penstock.runtime.loader import Loader
 from penstock.runtime.ranks import merge_states
+from penstock.stats.report import Diagnosis
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Diagnosis",
     "ErrorRecord",
     "LengthUnknown",
     "Loader",

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cli.screen import Glyphs, Screen
 
-ASCII = Glyphs("#", ".", "#", "-", ".", "-", "x")
+ASCII = Glyphs("#", ".", "#", "-", ".", "-", "x", "->")
 
 
 def screen(*, live: bool = False) -> Screen:

@@ -9,7 +9,7 @@ import warnings
 import weakref
 
 import pytest
-from tests.runtime.helpers import LAYOUTS, Gate, Peak, await_event, in_thread, placed
+from tests.runtime.helpers import LAYOUTS, Gate, Peak, await_event, begin_with, in_thread, placed
 
 import penstock as ps
 from penstock.testing.leaks import leaks_since, snapshot
@@ -397,7 +397,8 @@ def test_delivered_samples_are_not_kept():
         assert sum(ref() is not None for ref in seen) == 0
 
 
-def test_samples_of_an_epoch_that_was_broken_off_are_let_go():
+@pytest.mark.parametrize("first", [1, 50])
+def test_samples_of_an_epoch_that_was_broken_off_are_let_go(first, monkeypatch):
     class Sample:
         pass
 
@@ -408,12 +409,15 @@ def test_samples_of_an_epoch_that_was_broken_off_are_let_go():
         made.append(weakref.ref(sample))
         return sample
 
+    begin_with(monkeypatch, first)
     with ps.from_sequence(range(1000)).map(make, workers=2).loader(epochs=1) as loader:
         for _ in loader:
             break
+        assert loader.stats()["samples"] == 1
     del _
     gc.collect()
     assert sum(ref() is not None for ref in made) == 0
+    assert loader.stats()["samples"] == 1
 
 
 # ---------------------------------------------------------------------- the training loop fails

@@ -5,12 +5,14 @@ import threading
 from time import perf_counter
 
 import pytest
-from tests.runtime.helpers import LAYOUTS, Gate, await_event, placed
+from tests.runtime.helpers import LAYOUTS, Gate, await_event, begin_with, placed
 
 import penstock as ps
 
-LOADER_KEYS = {"samples", "batches", "epoch", "wait_s", "wait_share", "errors", "stuck"}
-STAGE_KEYS = {"working_s", "waiting_input_s", "waiting_room_s", "occupancy", "samples", "workers"}
+LOADER_KEYS = {"samples", "batches", "epoch", "running_s", "wait_s", "wait_share", "errors", "stuck"}
+LOADER_KEYS |= {"open_s", "cpu_s", "lock_tries", "lock_wait_s", "deaths"}
+TIMES = ("working_s", "waiting_input_s", "waiting_room_s")
+STAGE_KEYS = {*TIMES, "cpu_s", "reading_s", "occupancy", "samples", "workers"}
 
 
 def double(sample):
@@ -210,3 +212,17 @@ def test_stats_of_two_stages_of_one_function_are_kept_apart():
         list(loader)
         workers = sorted(value for key, value in loader.stats().items() if key.endswith(".workers"))
     assert workers == [1, 2]
+
+
+def test_what_was_read_and_not_handed_over_is_not_counted_when_an_epoch_is_left(monkeypatch):
+    begin_with(monkeypatch, 20)
+    with ps.from_sequence(range(100)).map(double, workers=1).loader() as loader:
+        kept = iter(loader)
+        assert [next(kept) for _ in range(3)] == [0, 2, 4]
+        again = iter(loader)
+        assert loader.stats()["samples"] == 3
+        assert [next(again) for _ in range(2)] == [0, 2]
+        assert loader.stats()["samples"] == 5
+        del kept
+        assert loader.stats()["samples"] == 5
+    assert loader.stats()["samples"] == loader.stats()["batches"] == 5

@@ -47,9 +47,9 @@ def run(args: argparse.Namespace) -> int:
                 fed = race.feed(
                     (batch for _, batch in loader.steps(steps)), step_s, board.counted(1, steps), steps=steps
                 )
-                stats = loader.stats()
+                diagnosis = loader.diagnose()
     results.show_gain(screen, plain, fed)
-    results.show_stages(screen, stats)
+    results.show_stages(screen, diagnosis)
     screen.line()
     screen.line(screen.paint("  The pipeline, in its own words: print(data.explain())", "bold"))
     _wrapped(screen, str(data.explain()))

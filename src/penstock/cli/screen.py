@@ -33,10 +33,11 @@ class Glyphs:
     waiting_room: str
     dot: str
     times: str
+    arrow: str
 
 
-_UNICODE = Glyphs("█", "·", "█", "▒", "░", "·", "×")
-_ASCII = Glyphs("#", ".", "#", "-", ".", "-", "x")
+_UNICODE = Glyphs("█", "·", "█", "▒", "░", "·", "×", "→")
+_ASCII = Glyphs("#", ".", "#", "-", ".", "-", "x", "->")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ from penstock.runtime.task import Bench
 from penstock.runtime.worker import discard, execute, work, work_async
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
+from penstock.stats.lock import LOCK_PROBE
+from penstock.stats.watch import Meter, Spent
 
 __all__ = ["Engine"]
 
@@ -86,6 +88,7 @@ class Engine:
         #: whoever reads does so for a training loop that waits
         self.asks = True
         self.counters = ReaderCounters()
+        self._meter = Meter()
         self.stuck = 0
         #: worker processes that ended without an answer
         self.deaths = 0
@@ -288,7 +291,15 @@ class Engine:
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, under the names that ``loader.stats()`` gives them."""
         with LOCK:
-            out: dict[str, float] = {"stuck": self.stuck, "deaths": self.deaths}
+            open_s, cpu_s = self._meter.spent
+            out: dict[str, float] = {
+                "stuck": self.stuck,
+                "deaths": self.deaths,
+                "lock_tries": LOCK_PROBE.tries,
+                "lock_wait_s": LOCK_PROBE.wait_s,
+                "open_s": open_s,
+                "cpu_s": cpu_s + sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote),
+            }
             for lane in self.all_lanes:
                 if not self.closed:
                     lane.advance()
@@ -296,6 +307,8 @@ class Engine:
                 name = f"stage.{lane.stage.label}"
                 for key, value in (
                     ("working_s", counters.working_s),
+                    ("cpu_s", counters.cpu_s),
+                    ("reading_s", counters.reading_s),
                     ("waiting_input_s", counters.waiting_input_s),
                     ("waiting_room_s", counters.waiting_room_s),
                     ("samples", counters.samples),
@@ -323,7 +336,7 @@ class Engine:
 
     # ------------------------------------------------------------------ what workers call
 
-    def handed_in(self, job: Job, worker: Any, chunk: Chunk | None, done: bool, seconds: float) -> list[Any]:
+    def handed_in(self, job: Job, worker: Any, chunk: Chunk | None, done: bool, spent: Spent) -> list[Any]:
         """A worker hands in what it has made. Returns what is to be let go of outside the lock."""
         stage_run = job.stage_run
         lane = stage_run.lane
@@ -336,8 +349,9 @@ class Engine:
             lane.advance()
             made = len(chunk.samples) if chunk is not None else 0
             lane.counters.samples += made
+            lane.counters.cpu_s += spent.cpu_s
             units = max(job.expected, 1)
-            lane.sizer.record(units if done else max(units // 4, 1), seconds)
+            lane.sizer.record(units if done else max(units // 4, 1), spent.seconds)
             stage_run.put(job, chunk, done)
             if not (lane.stage.gathered and self._at_ease(stage_run)):
                 self._after_change(lane.crew)
@@ -357,11 +371,13 @@ class Engine:
             job.stage_run.lane.advance()
             job.stage_run.again(job)
 
-    def pulled(self, pull: Pull, pulled: Pulled) -> list[Any]:
+    def pulled(self, pull: Pull, pulled: Pulled, spent: Spent) -> list[Any]:
         """A worker has had its turn at a stream. Returns what is to be let go of outside the lock."""
         with LOCK:
             lane = pull.stage_run.lane
             lane.advance()
+            lane.counters.cpu_s += spent.cpu_s
+            lane.counters.reading_s += spent.seconds
             pull.stage_run.pulled(pulled)
             self._after_change(lane.crew)
             return [pull.stage_run.inlet] if pull.stage_run.cancelled else []
@@ -531,6 +547,7 @@ class Engine:
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
         """Park until something changes, a call runs out of time, or the batch does."""
         reader = self.reader
+        LOCK_PROBE.try_if_due(busy=False)
         # Set before the deadlines are read: a call that begins meanwhile sees it, or is seen here.
         reader.until = inf
         batch = inf if timeout_s is None else began + timeout_s
@@ -629,6 +646,7 @@ class Engine:
         self._exiting = quiet
         with LOCK:
             self.closed = True
+            self._meter.stop()
             self.closing.set()
             garbage = self._leave() + self._drop_upcoming() + self._close_carried()
             for step in self._joint_steps():

@@ -38,6 +38,7 @@ from penstock.runtime.line import Line
 from penstock.runtime.wire import Gone, Late, Message
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
+from penstock.stats.watch import Meter
 
 __all__ = ["Isolated"]
 
@@ -111,6 +112,7 @@ class Isolated:
         self._parcel = pack((flow, options, seed, memory), "the pipeline", parts)
         self.blocks = default_blocks()
         self.counters = ReaderCounters()
+        self._meter = Meter()
         self.last_epoch: float = inf
         self.once = False
         self.closed = False
@@ -391,7 +393,10 @@ class Isolated:
 
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, as the process last told them."""
-        return self._stats | {"deaths": self._stats["deaths"] + self._deaths}
+        open_s, cpu_s = self._meter.spent
+        cpu_s += self._stats.get("cpu_s", 0.0)
+        deaths = self._stats["deaths"] + self._deaths
+        return self._stats | {"deaths": deaths, "open_s": open_s, "cpu_s": cpu_s}
 
     def _check_open(self) -> None:
         if self.closed:
@@ -412,6 +417,7 @@ class Isolated:
         if self._pid != os.getpid() or self.closed:
             return
         self.closed = True
+        self._meter.stop()
         if self._current is not None:
             self._current.ended = True
         if self._processes:

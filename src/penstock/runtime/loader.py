@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from penstock.checks import whole_number
 from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.executors import find_executor
-from penstock.executors.executor import Placement, Pool
+from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.plan.rules import Options, flow_length
 from penstock.plan.world import World, dealt, portion_of, world_now
 from penstock.provenance import Place, root, weight
@@ -26,10 +26,15 @@ from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit, let_go_of_samples
 from penstock.runtime.isolated import Isolated
 from penstock.runtime.marks import plain_place
+from penstock.runtime.parts import parts_of
 from penstock.runtime.ranks import check_movable, merge_states
 from penstock.runtime.run import Run
 from penstock.runtime.state import Moment, described, read
 from penstock.sources.source import Flow
+from penstock.stats.diagnose import diagnose
+from penstock.stats.history import History, Snapshot
+from penstock.stats.lock import LOCK_PROBE
+from penstock.stats.report import Diagnosis
 
 __all__ = ["Loader", "known_length"]
 
@@ -115,6 +120,7 @@ class Loader(Generic[T]):
         # Kept here and not in the engine: an exception holds frames, and these hold the loader.
         self._errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
         self._error_count = 0
+        self._history = History()
         weakref.finalize(self, self._engine.finalizer()).atexit = False
         if state is not None:
             self.load_state_dict(state)
@@ -191,12 +197,16 @@ class Loader(Generic[T]):
         engine = self._engine
         resumed = perf_counter()
         whole = False
+        samples: list[Any] = []
         try:
             while (chunk := first or self._read(iteration)) is not None:
                 first = None
+                LOCK_PROBE.try_if_due(busy=True)  # workers have begun with what there is room for now
                 failure = self._account(chunk)
                 samples = chunk.samples
                 self._in_hand = samples, chunk.places
+                if not self._history:
+                    resumed = self._clocked(resumed)  # workers have been started, from now on it runs
                 if samples:
                     self._chunks.append(
                         _Handed(
@@ -210,9 +220,7 @@ class Loader(Generic[T]):
                     if iteration.ended:
                         iteration.check()
                         return
-                now = perf_counter()
-                engine.counters.running_s += now - resumed
-                resumed = now
+                resumed = self._clocked(resumed)
                 if failure is not None:
                     self._fail(iteration, failure)
                 if iteration.ended:
@@ -220,12 +228,37 @@ class Loader(Generic[T]):
             whole = True
             self._check_limit(ended=True)
         finally:
-            engine.counters.running_s += perf_counter() - resumed
+            self._clocked(resumed)
+            self._put_down(samples)
             if not iteration.ended:
                 iteration.ended = True
                 if whole:
                     self._stand(self._start_of(iteration.run.epoch + 1))
                 engine.leave(iteration.run, whole)
+
+    def _clocked(self, since: float) -> float:
+        """Count the time since then as time in an epoch, and keep a snapshot if it is time for one."""
+        now = perf_counter()
+        self._engine.counters.running_s += now - since
+        if now >= self._history.due:
+            self._history.add(Snapshot(now, self.stats()))
+        return now
+
+    def _put_down(self, samples: list[Any]) -> None:
+        """The epoch is over: what was read and not handed over never will be."""
+        if self._in_hand[0] is samples:  # and not those of a new iteration
+            with LOCK:
+                unread, unread_batches = self._unread
+                self._engine.counters.samples -= unread
+                self._engine.counters.batches -= unread_batches
+                self._in_hand = [], ()
+
+    @property
+    def _unread(self) -> tuple[int, int]:
+        """How many samples and batches have been counted in, but not handed over."""
+        samples, places = self._in_hand
+        left = len(samples)
+        return sum(map(weight, places[len(places) - left :])), left
 
     def _account(self, chunk: Chunk) -> Failure | None:
         """Count a chunk in. Where it takes the errors over the limit, it is cut off there."""
@@ -273,6 +306,7 @@ class Loader(Generic[T]):
         iteration, self._iteration = self._iteration, None
         if iteration is not None and not iteration.ended:
             iteration.ended = True
+            self._put_down(self._in_hand[0])
             self._engine.leave(iteration.run)
 
     def epochs(self, n: int | None = None) -> Iterator[tuple[int, Iterator[T]]]:
@@ -453,18 +487,30 @@ class Loader(Generic[T]):
     def stats(self) -> dict[str, float]:
         """Counters as a flat dict of numbers; see the page on stats for their names."""
         engine = self._engine
-        samples, places = self._in_hand
-        left = len(samples)
         with LOCK:
+            unread, unread_batches = self._unread
             out: dict[str, float] = {
-                "samples": engine.counters.samples - sum(map(weight, places[len(places) - left :])),
-                "batches": engine.counters.batches - left,
+                "samples": engine.counters.samples - unread,
+                "batches": engine.counters.batches - unread_batches,
                 "epoch": self._epoch,
+                "running_s": engine.counters.running_s,
                 "wait_s": engine.counters.wait_s,
                 "wait_share": engine.counters.wait_share,
                 "errors": self._error_count,
             }
         return out | engine.stage_stats()
+
+    def diagnose(self, last_s: float | None = None) -> Diagnosis:
+        """What limits the run, and what one change would bring; print it for a report.
+
+        About the whole run from the first batch on, or its last seconds. May be asked at any time, after
+        `close` too.
+        """
+        if last_s is not None and not last_s > 0:
+            raise PlanError(f"diagnose(last_s=) must be positive, got {last_s!r}")
+        now = Snapshot(perf_counter(), self.stats())
+        before = self._history.since(-math.inf if last_s is None else now.now - last_s)
+        return diagnose(parts_of(self._engine.plan), before or now, now, worker_count("auto"))
 
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""

@@ -35,6 +35,7 @@ from penstock.runtime.requests import laid_out, request_for
 from penstock.runtime.stage_run import Job, Pull
 from penstock.runtime.wire import OTHER, Gone, Late, Message, Reply
 from penstock.runtime.worker import HandIn, discard, joined
+from penstock.stats.watch import NOTHING, Spent
 
 __all__ = ["work_remote"]
 
@@ -194,7 +195,7 @@ class _Front:
             failed = job.broken(exc)
             if self.out and self.out[-1].job is job:
                 self._take_back(self.out.pop())
-            return [self._handing_in(job, failed, True, 0.0)]
+            return [self._handing_in(job, failed, True)]
 
     def _give(self, job: Job) -> list[HandIn]:
         lane, ticket = job.stage_run.lane, job.ticket
@@ -202,7 +203,7 @@ class _Front:
             job.task = RemoteTask(lane, self.worker.name)
         if not ticket.count:
             told = Chunk([], (), ticket.failure or job.task.ends_in, ticket.losses, final=True)
-            return [self._handing_in(job, told, True, 0.0)]
+            return [self._handing_in(job, told, True)]
         # A ticket that is gone on with has a new number too: what was forgone has a lower one.
         number = next(_tickets)
         sent = _Sent(number, job, None)
@@ -226,7 +227,7 @@ class _Front:
         layout = laid_out(job)
         if not job.ticket.count:
             self._take_back(self.out.pop())
-            return [self._handing_in(job, Chunk([], (), job.task.ends_in, job.ticket.losses), True, 0.0)]
+            return [self._handing_in(job, Chunk([], (), job.task.ends_in, job.ticket.losses), True)]
         self._send_run(line, sent, grant, layout)
         return []
 
@@ -336,9 +337,9 @@ class _Front:
             job.chunks = _Paused(self, sent.ticket)
             job.owner = self.worker
             self.paused[sent.ticket] = weakref.ref(job)
-        return [self._handing_in(job, chunk, done, reply.seconds)]
+        return [self._handing_in(job, chunk, done, Spent(reply.seconds, reply.cpu_s))]
 
-    def _handing_in(self, job: Job, chunk: Chunk, done: bool, seconds: float) -> HandIn:
+    def _handing_in(self, job: Job, chunk: Chunk, done: bool, spent: Spent = NOTHING) -> HandIn:
         made = joined(job, [chunk], done)
         after = self.out[0].job if self.out else None
 
@@ -346,7 +347,7 @@ class _Front:
             engine = job.stage_run.run.engine
             if after is not None and after.ahead:
                 after.stage_run.promoted(after)
-            garbage: list[Any] = engine.handed_in(job, self.worker, made, done, seconds)
+            garbage: list[Any] = engine.handed_in(job, self.worker, made, done, spent)
             if after is not None:
                 engine.tasks[self.worker] = after
             return garbage
@@ -421,7 +422,7 @@ class _Front:
                 results.append(partial(self._redone, one.job))
             else:
                 failed = lost_ticket(one.job, sample, lost)
-                results.append(self._handing_in(one.job, failed, True, 0.0))
+                results.append(self._handing_in(one.job, failed, True))
         return results
 
     def _judged(self, job: Job, sample: Sample | None, how: str, overdue: bool) -> WorkerDied | None:

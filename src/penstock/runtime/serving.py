@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from queue import SimpleQueue
-from time import perf_counter
 from typing import Any
 
 from penstock.executors import newborn
@@ -33,6 +32,7 @@ from penstock.runtime.program import Program, through
 from penstock.runtime.sizing import PAUSE_REMOTE_S
 from penstock.runtime.task import Bench, Post, Task
 from penstock.runtime.wire import OTHER, SMALL_BYTES, Gone, Message, Reply, Request, Wire
+from penstock.stats.watch import NOTHING, Watch
 from penstock.trees import nbytes
 
 __all__ = ["serve"]
@@ -137,7 +137,7 @@ class _Serving:
         opened.request = opened.request._replace(ticket=ticket)
         opened.grant = grant
         self.desk.take(ticket)
-        self._advance(opened)
+        self._advance(opened, Watch())
 
     def _on_forget(self, message: Message, tickets: list[int], programs: list[int]) -> None:
         for ticket in tickets:
@@ -158,7 +158,7 @@ class _Serving:
 
     def _begin(self, request: Request, message: Message) -> None:
         self.desk.take(request.ticket)
-        began = perf_counter()
+        watch = Watch()
         post = self.posts[request.program]
         if isinstance(post, BaseException):
             self._refuse(request, post)
@@ -183,13 +183,13 @@ class _Serving:
             carried = {}
             opened = _Open(request, task, iter([failed]), carried)
         del carried, ticket
-        self._advance(opened, began)
+        self._advance(opened, watch)
 
     def _refuse(self, request: Request, exc: BaseException) -> None:
         """Answer a ticket of a program that is not here."""
         record = ErrorRecord("start of a worker", request.first, request.epoch, exc, request.first)
         chunk = Chunk([], (), Failure(exc, record))
-        reply = Reply(request.ticket, True, 0.0, stowed(chunk, layout_of([]), None), [], None)
+        reply = Reply(request.ticket, True, *NOTHING, stowed(chunk, layout_of([]), None), [], None)
         self.wire.send(("chunk", *reply))
         self.desk.take(0)
 
@@ -209,12 +209,11 @@ class _Serving:
             carried["read"] = dict(zip(map(int, indices), carried["read"], strict=True))
         return carried
 
-    def _advance(self, opened: _Open, began: float | None = None) -> None:
+    def _advance(self, opened: _Open, watch: Watch) -> None:
         """Go on with a ticket until it is done or has run long enough, and answer."""
-        began = perf_counter() if began is None else began
         ticket = opened.request.ticket
         opened.enter()
-        chunk, done = self._made(opened, began)
+        chunk, done = self._made(opened, watch)
         opened.task.rest()
         if not self.desk.wanted(ticket):
             chunk, done = Chunk([], ()), True
@@ -222,9 +221,9 @@ class _Serving:
             self._forget(ticket)
         else:
             self.open[ticket] = opened
-        self._answer(opened, chunk, done, began)
+        self._answer(opened, chunk, done, watch)
 
-    def _made(self, opened: _Open, began: float) -> tuple[Chunk, bool]:
+    def _made(self, opened: _Open, watch: Watch) -> tuple[Chunk, bool]:
         """What comes of a ticket until it is time to hand in, and whether that is all."""
         request = opened.request
         parts: list[Chunk] = []
@@ -235,7 +234,7 @@ class _Serving:
                 if chunk.final or chunk.failure is not None:
                     return Chunk.join(parts), True
                 made += sum(map(nbytes, chunk.samples)) if request.portion else 0
-                enough = perf_counter() - began > PAUSE_REMOTE_S or 0 < request.portion <= made
+                enough = watch.elapsed_s > PAUSE_REMOTE_S or 0 < request.portion <= made
                 if enough or not self.desk.wanted(request.ticket):
                     return Chunk.join(parts), False
         except BaseException as exc:
@@ -245,10 +244,10 @@ class _Serving:
 
     # ------------------------------------------------------------------ answering
 
-    def _answer(self, opened: _Open, chunk: Chunk, done: bool, began: float) -> None:
+    def _answer(self, opened: _Open, chunk: Chunk, done: bool, watch: Watch) -> None:
         while True:
             try:
-                self._send_chunk(opened, chunk, done, began)
+                self._send_chunk(opened, chunk, done, watch)
                 return
             except Gone:
                 raise
@@ -256,7 +255,7 @@ class _Serving:
                 # No memory to send it all: what comes before the largest sample, and then the error.
                 chunk, done = without_largest(chunk, opened.program, opened.request.epoch, exc), True
 
-    def _send_chunk(self, opened: _Open, chunk: Chunk, done: bool, began: float) -> None:
+    def _send_chunk(self, opened: _Open, chunk: Chunk, done: bool, watch: Watch) -> None:
         request = opened.request
         chunk, layout = measured(chunk, opened.program, request.epoch)
         done = done or chunk.failure is not None
@@ -271,9 +270,9 @@ class _Serving:
         returned = []
         while not self.returned.empty():
             returned.append(self.returned.get_nowait())
-        seconds = perf_counter() - began  # with the time it took to write
         newborn.flush()  # what the user's functions print is seen at once, and not lost if they are killed
-        self.wire.send(("chunk", *Reply(request.ticket, done, seconds, cargo, returned, kept)), body)
+        # What was spent contains the time it took to write.
+        self.wire.send(("chunk", *Reply(request.ticket, done, *watch.spent, cargo, returned, kept)), body)
         self.desk.take(0)
 
     def _block_for(self, opened: _Open, nbytes: int) -> int | None:

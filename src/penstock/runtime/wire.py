@@ -95,6 +95,7 @@ class Reply(NamedTuple):
     ticket: int
     done: bool
     seconds: float
+    cpu_s: float
     #: see `penstock.runtime.cargo`
     cargo: Any
     #: blocks that came with tickets and are not looked at any more: number and use

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 from penstock.runtime.calls import interrupted
@@ -19,6 +18,7 @@ from penstock.runtime.program_async import chunks_async
 from penstock.runtime.sizing import PAUSE_S
 from penstock.runtime.stage_run import Job, Pull
 from penstock.runtime.task import Abandoned, Bench, Post, Task
+from penstock.stats.watch import Watch
 from penstock.trees import nbytes
 
 __all__ = ["HandIn", "discard", "execute", "joined", "work", "work_async"]
@@ -102,8 +102,10 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
     run = job.stage_run.run
     if isinstance(job, Pull):
         inlet: Any = job.stage_run.inlet
-        return partial(run.engine.pulled, job, inlet.pull(job.most, worker.name))
-    stint = _Stint(job, worker)
+        watch = Watch()
+        pulled = inlet.pull(job.most, worker.name)
+        return partial(run.engine.pulled, job, pulled, watch.spent)
+    stint = _Stint(job, worker, Watch())
     try:
         program = job.stage_run.lane.program
         begins = job.chunks is None
@@ -133,7 +135,7 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
 
 async def _execute_async(job: Job, worker: Any) -> None:
     """The same on an event loop."""
-    stint = _Stint(job, worker)
+    stint = _Stint(job, worker, Watch(cpu=False))
     try:
         if job.chunks is None:
             job.chunks = chunks_async(job.stage_run.lane.program, job.ticket, _task(job, worker, False))
@@ -155,20 +157,20 @@ async def _execute_async(job: Job, worker: Any) -> None:
 class _Stint:
     """One worker's time with one job: the chunks it has made, and whether the job is done."""
 
-    __slots__ = ("began", "done", "job", "parts", "worker")
+    __slots__ = ("done", "job", "parts", "watch", "worker")
 
-    def __init__(self, job: Job, worker: Any) -> None:
+    def __init__(self, job: Job, worker: Any, watch: Watch) -> None:
         self.job = job
         self.worker = worker
         self.parts: list[Chunk] = []
         self.done = False
-        self.began = perf_counter()
+        self.watch = watch
 
     def add(self, chunk: Chunk) -> bool:
         """One more chunk; True if it is time to hand in."""
         self.parts.append(chunk)
         self.done = chunk.final or chunk.failure is not None
-        return self.done or _enough(self.job, chunk, self.began)
+        return self.done or _enough(self.job, chunk, self.watch)
 
     def broken(self, exc: BaseException) -> None:
         """It ended in what is not the failure of a single call."""
@@ -180,18 +182,18 @@ class _Stint:
         job = self.job
         if job.task is not None:
             job.task.rest()
-        chunk, seconds = joined(job, self.parts, self.done), perf_counter() - self.began
-        return partial(job.stage_run.run.engine.handed_in, job, self.worker, chunk, self.done, seconds)
+        chunk = joined(job, self.parts, self.done)
+        return partial(job.stage_run.run.engine.handed_in, job, self.worker, chunk, self.done, self.watch.spent)
 
 
-def _enough(job: Job, chunk: Chunk, began: float) -> bool:
+def _enough(job: Job, chunk: Chunk, watch: Watch) -> bool:
     """Whether the job has run long enough, or made enough, to hand in what it has."""
     budget = job.stage_run.lane.budget
     if budget.bounded:
         job.made_bytes += sum(map(nbytes, chunk.samples))
         if job.made_bytes >= budget.portion:
             return True
-    return perf_counter() - began > PAUSE_S
+    return watch.elapsed_s > PAUSE_S
 
 
 def _task(job: Job, worker: Any, inline: bool) -> Task:

@@ -18,6 +18,8 @@ class StageCounters:
         "_fill_s",
         "_last",
         "blocked",
+        "cpu_s",
+        "reading_s",
         "samples",
         "waiting_input_s",
         "waiting_room_s",
@@ -26,6 +28,9 @@ class StageCounters:
 
     def __init__(self, now: float) -> None:
         self.working_s = 0.0
+        #: of the time at work: on a CPU, and in reading a stream, which is done by one worker at a time
+        self.cpu_s = 0.0
+        self.reading_s = 0.0
         self.waiting_input_s = 0.0
         self.waiting_room_s = 0.0
         self.samples = 0

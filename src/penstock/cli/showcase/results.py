@@ -6,13 +6,13 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from penstock.cli.showcase.scoreboard import COLOURS, NAMES
-from penstock.cli.showcase.stages import StageShares, limiting_sentence, stage_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from penstock.cli.screen import Screen
     from penstock.cli.showcase.race import Run
+    from penstock.stats.report import Diagnosis
 
 __all__ = ["busy_cells", "show_gain", "show_stages"]
 
@@ -67,11 +67,9 @@ def busy_cells(begun: Sequence[float], step_s: float, window_s: float, count: in
     return [any(at <= middle < at + step_s for at in begun) for middle in middles]
 
 
-def show_stages(screen: Screen, stats: Mapping[str, float]) -> None:
-    """A bar per stage and one for the training loop, and a sentence about which limits."""
+def show_stages(screen: Screen, diagnosis: Diagnosis) -> None:
+    """A bar per stage and one for the training loop, and what the diagnosis says."""
     glyphs = screen.glyphs
-    waited = stats.get("wait_share", 0.0)
-    loop = StageShares("training loop", 1, int(stats.get("samples", 0)), 1 - waited, waited, 0.0)
     screen.line()
     screen.line(
         f"  {screen.paint('Where the time went', 'bold')}   "
@@ -79,21 +77,22 @@ def show_stages(screen: Screen, stats: Mapping[str, float]) -> None:
         f"{screen.paint(glyphs.waiting_input, 'yellow')} waiting for input   "
         f"{screen.paint(glyphs.waiting_room, 'blue')} waiting for room"
     )
-    for row in [*stage_shares(stats), loop]:
-        screen.line(_stage_line(screen, row))
+    for stage in diagnosis.stages:
+        shares = (stage.working, stage.waiting_input, stage.waiting_room)
+        screen.line(_stage_line(screen, stage.label, stage.workers, shares))
+    waited = diagnosis.wait_share
+    screen.line(_stage_line(screen, "training loop", 1, (1 - waited, waited, 0.0)))
     screen.line()
-    sentence = textwrap.fill(limiting_sentence(stats), screen.width - 4)
-    screen.line(textwrap.indent(sentence, "  "))
+    screen.line(screen.paint("  print(loader.diagnose())", "bold"))
+    advice = diagnosis.advice.replace("→", glyphs.arrow)
+    screen.line(textwrap.indent(textwrap.fill(advice, screen.width - 6), "    "))
 
 
-def _stage_line(screen: Screen, row: StageShares) -> str:
+def _stage_line(screen: Screen, label: str, workers: int, shares: tuple[float, float, float]) -> str:
     glyphs = screen.glyphs
-    label = row.label if len(row.label) <= _LABEL else row.label[: _LABEL - 2] + ".."
-    parts = [
-        (row.working, glyphs.working, "green"),
-        (row.waiting_input, glyphs.waiting_input, "yellow"),
-        (row.waiting_room, glyphs.waiting_room, "blue"),
-    ]
+    label = label if len(label) <= _LABEL else label[: _LABEL - 2] + ".."
+    looks = [(glyphs.working, "green"), (glyphs.waiting_input, "yellow"), (glyphs.waiting_room, "blue")]
+    parts = [(share, *look) for share, look in zip(shares, looks, strict=True)]
     figures = "".join(f"{share:>5.0%}" for share, _, _ in parts)
     bar = screen.stack(parts, screen.width - _LABEL - 24)
-    return f"  {label:<{_LABEL}} {glyphs.times}{row.workers:<2} {bar} {figures}"
+    return f"  {label:<{_LABEL}} {glyphs.times}{workers:<2} {bar} {figures}"

@@ -1,0 +1,35 @@
+"""The stages of a plan, as a diagnosis sees them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.plan.plan import Joined, Plan, Stage, Streamed
+from penstock.stats.diagnose import Part
+
+__all__ = ["parts_of"]
+
+
+def parts_of(plan: Plan) -> list[Part]:
+    """One part per stage, sources first."""
+    return list(_parts(plan.root, "", ""))
+
+
+def _parts(stage: Stage, reservoir: str, feeder: str) -> Iterator[Part]:
+    feed, site = stage.feed, stage.site
+    for child in feed.children:
+        if stage.joint_op is not None and stage.joint_op.decouples and isinstance(feed, Joined) and feed.step:
+            yield from _parts(child, feed.step.key, child.label)
+        else:
+            yield from _parts(child, reservoir, feeder)
+    yield Part(
+        label=stage.label,
+        kind=site.kind,
+        site=site.number,
+        site_workers=site.workers,
+        pooled=site.pool is not None,
+        ordered=stage.ordered,
+        stream=feed.source.label if isinstance(feed, Streamed) else "",
+        reservoir=reservoir,
+        feeder=feeder,
+    )

@@ -1,0 +1,58 @@
+"""Counters as they were: close together of late, further apart long ago. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import NamedTuple
+
+__all__ = ["History", "Snapshot"]
+
+_EVERY_S = 0.1
+_MOST = 512
+#: how far two may be apart, as a share of how long ago they were
+_APART = 1 / 24
+
+
+class Snapshot(NamedTuple):
+    """The counters at one moment."""
+
+    now: float
+    stats: Mapping[str, float]
+
+
+class History:
+    """Snapshots of a whole run, never more than a few hundred.
+
+    >>> history = History()
+    >>> for second in range(10_000):
+    ...     history.add(Snapshot(second, {}))
+    >>> history.since(9_990).now, history.since(0).now, len(history) < 600
+    (9990, 0, True)
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Snapshot] = []
+        #: when the next one is to be taken
+        self.due = -inf
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Keep one more. When there are too many, those go that are closer together than they need be."""
+        self._kept.append(snapshot)
+        self.due = snapshot.now + _EVERY_S
+        if len(self._kept) <= _MOST:
+            return
+        first, *rest = self._kept
+        thinned = [rest.pop()]
+        for older, one in zip(reversed([first, *rest[:-1]]), reversed(rest), strict=True):
+            if thinned[-1].now - older.now > (snapshot.now - older.now) * _APART:
+                thinned.append(one)
+        self._kept = [first, *reversed(thinned)]
+
+    def since(self, then: float) -> Snapshot | None:
+        """The last snapshot that is not younger than `then`, or the first."""
+        older = [one for one in self._kept if one.now <= then]
+        return older[-1] if older else self._kept[0] if self._kept else None
+
+    def __len__(self) -> int:
+        return len(self._kept)

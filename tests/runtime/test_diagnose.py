@@ -1,0 +1,175 @@
+"""diagnose(), over real runs whose bottleneck is known."""
+
+import asyncio
+import time
+
+import pytest
+
+import penstock as ps
+
+# They tell how a run spent its time, which depends on what else the machine does.
+pytestmark = pytest.mark.alone
+
+RUN_S = 0.8
+
+
+def sleepy(x):
+    time.sleep(0.004)
+    return x
+
+
+def pythonic(x):
+    count = 0
+    while count < 20_000:
+        count += 1
+    return x
+
+
+def read(loader, step_s, run_s=RUN_S):
+    """A training loop of so many seconds from its first batch on."""
+    began = None
+    for _ in loader:
+        began = began or time.perf_counter()
+        time.sleep(step_s)
+        if time.perf_counter() - began > run_s:
+            return
+
+
+def diagnosis(pipeline, step_s, **options):
+    with pipeline.loader(**options) as loader:
+        read(loader, step_s)
+        return loader.diagnose()
+
+
+NUMBERS = ps.from_sequence(range(1_000_000))
+
+
+@pytest.mark.parametrize("options", [{}, {"isolate": True}], ids=["here", "isolated"])
+def test_a_slow_function_is_named_with_the_gain_of_more_workers(options):
+    found = diagnosis(NUMBERS.map(sleepy, workers=2).batch(4), 0.002, **options)
+    assert "sleepy" in found.limiting
+    assert found.wait_share > 0.6
+    assert "workers" in found.advice
+    (stage,) = found.stages
+    assert stage.working > 0.9
+    assert stage.capacity == pytest.approx(found.samples_per_s, rel=0.2)
+    assert stage.capacity == pytest.approx(2 / 0.004, rel=0.3)
+
+
+def test_the_gain_it_tells_comes_true():
+    def run(workers):
+        return diagnosis(NUMBERS.map(sleepy, workers=workers).batch(4), 0.004)
+
+    before = run(1)
+    assert "1 → 4 workers" in before.advice
+    after = run(4)
+    assert after.samples_per_s / before.samples_per_s == pytest.approx(before.expected_gain, rel=0.2)
+
+
+def test_a_loop_that_is_fed_limits_itself():
+    found = diagnosis(NUMBERS.map(sleepy, workers=4).batch(2), 0.02)
+    assert found.limiting == "training loop"
+    assert found.expected_gain == 1.0
+    assert found.wait_share < 0.05
+
+
+def test_of_two_stages_the_slower_one_limits():
+    data = NUMBERS.map(lambda x: x, workers=1, name="quick").map(sleepy, workers=2, on="process")
+    found = diagnosis(data.batch(4), 0.001)
+    assert "sleepy" in found.limiting
+    quick = found.stages[0]
+    assert "quick" in quick.label
+    assert quick.waiting_room > 0.8
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_threads_that_hold_the_interpreter_lock_are_found(workers):
+    # The lock is tried a few times a second, so now and then all of them may be lucky.
+    runs = (diagnosis(NUMBERS.map(pythonic, workers=workers).batch(8), 0.0002) for _ in range(4))
+    found = next(found for found in runs if 'on="process"' in found.advice)
+    assert "pythonic" in found.limiting
+
+
+def test_a_stream_that_is_slow_to_read_is_found():
+    def rows():
+        for number in range(1_000_000):
+            time.sleep(0.002)
+            yield number
+
+    found = diagnosis(ps.from_iterable(rows).map(lambda x: x, workers=4).batch(4), 0.001)
+    assert "rows" in found.advice
+    assert "one worker at a time" in found.advice
+
+
+def test_work_in_the_loops_own_thread_is_found():
+    found = diagnosis(NUMBERS.map(sleepy).batch(2), 0.008, inline=True)
+    assert "sleepy" in found.limiting
+    assert "own thread" in found.advice
+    assert found.expected_gain == pytest.approx(2.0, rel=0.2)
+
+
+def test_samples_that_take_unequally_long_call_for_room():
+    def uneven(x):
+        time.sleep(0.08 if x % 40 == 0 else 0.0005)
+        return x
+
+    found = diagnosis(NUMBERS.map(uneven, workers=4).batch(4), 0.006)
+    assert "uneven" in found.limiting
+    assert "prefetch()" in found.advice
+
+
+def test_coroutines_have_a_capacity_too():
+    async def fetch(x):
+        await asyncio.sleep(0.01)
+        return x
+
+    found = diagnosis(NUMBERS.map(fetch, workers=8).batch(4), 0.001)
+    assert "fetch" in found.limiting
+    assert found.stages[0].capacity == pytest.approx(8 / 0.01, rel=0.3)
+
+
+def test_a_reservoir_that_hides_a_slow_function_is_told():
+    data = NUMBERS.map(sleepy, workers=1).reservoir(200, min_fill=20).batch(4)
+    found = diagnosis(data, 0.008)
+    assert found.limiting == "training loop"
+    assert found.reuse == pytest.approx(2.0, rel=0.3)
+    assert "reservoir hides sleepy" in found.advice
+    assert "1 → 2 workers" in found.advice
+
+
+def test_a_reservoir_whose_upstream_keeps_up_hides_nothing():
+    found = diagnosis(NUMBERS.map(sleepy, workers=4).reservoir(200, min_fill=20).batch(4), 0.02)
+    assert "reservoir" not in found.advice
+    assert found.reuse == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_last_seconds_may_tell_something_else():
+    def slow_at_first(x):
+        time.sleep(0.01 if x < 150 else 0.0)
+        return x
+
+    with NUMBERS.map(slow_at_first, workers=2).batch(4).loader() as loader:
+        read(loader, 0.004, run_s=2.0)
+        assert "slow_at_first" in loader.diagnose().limiting
+        assert loader.diagnose(last_s=0.5).limiting == "training loop"
+
+
+def test_it_can_be_asked_before_during_and_after():
+    loader = NUMBERS.map(sleepy, workers=2).batch(2).loader()
+    assert "Nothing has been read yet" in loader.diagnose().advice
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+    during = loader.diagnose()
+    assert "sleepy" in during.limiting
+    loader.close()
+    time.sleep(0.05)
+    after = loader.diagnose()
+    assert after.limiting == during.limiting
+    assert after == loader.diagnose()
+    assert "sleepy" in str(after)
+
+
+def test_seconds_must_be_some():
+    with ps.from_sequence(range(3)).loader() as loader, pytest.raises(ps.PlanError, match="last_s"):
+        loader.diagnose(last_s=0)

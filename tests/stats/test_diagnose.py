@@ -1,0 +1,226 @@
+"""The verdict, from counters made up for each case."""
+
+import pytest
+
+from penstock.stats.diagnose import LOOP, Part, diagnose
+from penstock.stats.history import Snapshot
+
+#: seconds of every made-up run
+RUN_S = 10.0
+
+
+def counters(samples=1000, wait=0.5, cores=0.5, lock_ms=0.0, batch=10, **more):
+    return {
+        "samples": samples,
+        "batches": samples // batch,
+        "running_s": RUN_S,
+        "wait_s": wait * RUN_S,
+        "open_s": RUN_S,
+        "cpu_s": cores * RUN_S,
+        "lock_tries": 20,
+        "lock_wait_s": 20 * lock_ms / 1000,
+        **more,
+    }
+
+
+def stage(label, working, workers=2, room=0.0, made=100, cpu=0.0, reading=0.0):
+    """The counters of a stage whose workers were at work this share of the time."""
+    slots_s = workers * RUN_S
+    start = f"stage.{label}."
+    return {
+        f"{start}working_s": working * slots_s,
+        f"{start}waiting_room_s": room * slots_s,
+        f"{start}waiting_input_s": (1 - working - room) * slots_s,
+        f"{start}samples": made,
+        f"{start}workers": workers,
+        f"{start}cpu_s": cpu * working * slots_s,
+        f"{start}reading_s": reading * RUN_S,
+    }
+
+
+def verdict(parts, stats, cores=8):
+    return diagnose(parts, Snapshot(0.0, {}), Snapshot(RUN_S, stats), cores)
+
+
+def test_a_loop_that_hardly_waits_limits_itself():
+    found = verdict([Part("load")], counters(wait=0.02) | stage("load", 0.4, room=0.6))
+    assert found.limiting == LOOP
+    assert found.expected_gain == 1.0
+    assert "nothing" in found.advice
+    assert found.wait_share == pytest.approx(0.02)
+
+
+def test_threads_that_hold_the_lock_slow_down_a_loop_that_does_not_wait():
+    stats = counters(wait=0.01, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.25, workers=4, room=0.75, cpu=0.95)
+    found = verdict([Part("tokenise")], stats, cores=2)
+    assert found.limiting == "tokenise"
+    assert "5.0 ms" in found.advice
+    assert found.expected_gain == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_lock_that_the_loop_itself_holds_is_not_blamed_on_a_stage():
+    stats = counters(wait=0.01, cores=1.0, lock_ms=5.0) | stage("load", 0.05, room=0.95, cpu=0.9)
+    assert verdict([Part("load")], stats).limiting == LOOP
+
+
+def test_the_stage_without_time_to_spare_limits():
+    parts = [Part("download", site=1), Part("decode", site=2)]
+    found = verdict(parts, counters() | stage("download", 0.3, room=0.7, made=1000) | stage("decode", 0.97))
+    assert found.limiting == "decode"
+    assert "its 2 workers are at work 97 % of the time" in found.advice
+    assert "waits 50 % of its own" in found.advice
+
+
+@pytest.mark.parametrize(("other", "gain", "change"), [(0.0, 2.0, "2 → 4"), (0.8, 1.2, "2 → 3")])
+def test_the_gain_reaches_up_to_the_next_limit(other, gain, change):
+    # The loop could take twice as much; the other stage 1 / 0.8 as much, or any.
+    parts = [Part("download", site=1), Part("decode", site=2)]
+    found = verdict(parts, counters() | stage("download", other) | stage("decode", 0.99))
+    assert found.expected_gain == pytest.approx(gain, rel=0.05)
+    assert f"{change} workers" in found.advice
+
+
+def test_the_gain_reaches_up_to_the_cores_there_are():
+    found = verdict([Part("decode")], counters(cores=1.4) | stage("decode", 0.99), cores=2)
+    assert found.expected_gain == pytest.approx(2 / 1.4)
+
+
+def test_where_all_cores_are_in_use_workers_are_no_remedy():
+    found = verdict([Part("decode", kind="process")], counters(cores=1.95) | stage("decode", 0.99), cores=2)
+    assert (found.limiting, found.expected_gain) == ("decode", 1.0)
+    assert "All 2 cores are in use" in found.advice
+
+
+def test_of_two_stages_equally_slow_both_are_named():
+    parts = [Part("download", site=1), Part("decode", site=2)]
+    found = verdict(parts, counters() | stage("download", 0.97) | stage("decode", 0.99))
+    assert found.limiting == "decode"
+    assert "download is nearly as slow" in found.advice
+
+
+def test_threads_that_wait_for_the_interpreter_lock_should_be_processes():
+    stats = counters(wait=0.8, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.99, workers=4, cpu=0.25)
+    found = verdict([Part("tokenise")], stats, cores=4)
+    assert found.limiting == "tokenise"
+    assert 'on="process", workers=4' in found.advice
+    assert found.expected_gain == pytest.approx(4.0, rel=0.05)
+
+
+def test_processes_do_not_wait_for_that_lock():
+    stats = counters(wait=0.8, lock_ms=5.0) | stage("tokenise", 0.99, workers=4, cpu=0.25)
+    assert 'on="process"' not in verdict([Part("tokenise", kind="process")], stats).advice
+
+
+def test_a_stream_is_read_by_one_worker_at_a_time():
+    stats = counters() | stage("lambda", 0.26, workers=4, reading=0.98)
+    found = verdict([Part("lambda", stream="from_iterable(rows)")], stats)
+    assert found.limiting == "lambda"
+    assert "from_iterable(rows) limits" in found.advice
+    assert found.expected_gain == 1.0
+
+
+def test_work_in_the_loops_own_thread_should_have_a_worker():
+    # Half of the time each: a worker of its own makes it twice as fast.
+    found = verdict([Part("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1))
+    assert found.limiting == "decode"
+    assert "workers=1" in found.advice
+    assert found.expected_gain == pytest.approx(2.0)
+
+
+def test_uneven_work_needs_room_and_not_workers():
+    found = verdict([Part("decode")], counters() | stage("decode", 0.3, workers=4, room=0.7))
+    assert found.limiting == "decode"
+    assert "prefetch()" in found.advice
+    assert "ordered=False" in found.advice
+    assert found.expected_gain == pytest.approx(2.0)
+
+
+def test_stages_that_share_workers_limit_together():
+    parts = [Part("decode", site=1, site_workers=4), Part("batch", site=1, site_workers=4)]
+    stats = counters() | stage("decode", 0.6, workers=4) | stage("batch", 0.39, workers=4)
+    found = verdict(parts, stats)
+    assert found.limiting == "decode"
+    assert "its 4 workers, shared with batch, are at work 99 %" in found.advice
+    assert "4 → 8 workers" in found.advice
+
+
+def reservoir(draws, fresh_share):
+    return {"reservoir.draws": draws, "reservoir.fresh_share": fresh_share}
+
+
+RESERVED = [Part("decode", site=1, reservoir="reservoir", feeder="decode"), Part("batch", site=2)]
+
+
+def test_a_reservoir_that_hides_a_slow_stage_is_told_with_what_it_costs():
+    stats = counters(wait=0.01) | stage("decode", 0.99, workers=1, made=500) | stage("batch", 0.01)
+    found = verdict(RESERVED, stats | reservoir(1000, 0.5))
+    assert (found.limiting, found.expected_gain) == (LOOP, 1.0)
+    assert found.reuse == 2.0
+    assert "hides decode, which makes 50.5/s where the loop takes 100/s" in found.advice
+    assert "served 2.0 times on average" in found.advice
+    assert "1 → 2 workers: about 1.0 times" in found.advice
+    assert "2.0 times" in str(found)
+
+
+def test_a_reservoir_that_serves_everything_once_hides_nothing():
+    stats = counters(wait=0.01) | stage("decode", 0.7, made=1100) | stage("batch", 0.01)
+    found = verdict(RESERVED, stats | reservoir(1000, 1.0))
+    assert "reservoir" not in found.advice
+    assert found.reuse == 1.0
+
+
+def test_a_reservoir_that_got_nothing_new_is_no_division_by_zero():
+    stats = counters(wait=0.01) | stage("decode", 1.0, made=0) | stage("batch", 0.01)
+    found = verdict(RESERVED, stats | reservoir(1000, 0.0))
+    assert found.reuse == 1000
+    assert "hides decode" in found.advice
+
+
+def test_with_max_reuse_the_stage_before_a_reservoir_can_limit():
+    stats = counters(wait=0.5) | stage("decode", 0.99, workers=1, made=500) | stage("batch", 0.01)
+    found = verdict(RESERVED, stats | reservoir(1000, 0.5))
+    assert found.limiting == "decode"
+    assert found.expected_gain == pytest.approx(2.0, rel=0.05)
+
+
+def test_before_anything_is_read_there_is_nothing_to_say():
+    found = verdict([Part("load")], {})
+    assert found.limiting == LOOP
+    assert "Nothing has been read yet" in found.advice
+    assert found.wait_share == 0.0
+    str(found)
+
+
+def test_only_what_was_counted_in_between_matters():
+    before = counters(wait=0.9) | stage("decode", 0.99)
+    after = {key: 2 * value for key, value in before.items()} | {"stage.decode.workers": 2}
+    after["wait_s"] = before["wait_s"] + 0.01
+    found = diagnose([Part("decode")], Snapshot(0.0, before), Snapshot(RUN_S, after), 8)
+    assert found.limiting == LOOP
+    assert found.samples == 1000
+
+
+def test_capacity_is_what_the_workers_would_make_if_they_never_waited():
+    (row,) = verdict([Part("decode")], counters() | stage("decode", 0.5)).stages
+    assert row.capacity == pytest.approx(200)
+    assert (row.working, row.waiting_input, row.waiting_room) == pytest.approx((0.5, 0.5, 0.0))
+    assert (row.workers, row.on) == (2, "thread")
+
+
+def test_the_report_has_a_row_for_every_stage_and_marks_the_limit():
+    parts = [Part("download", site=1), Part("decode", site=2, kind="process")]
+    found = verdict(parts, counters() | stage("download", 0.3, room=0.7) | stage("decode", 0.97))
+    lines = str(found).splitlines()
+    assert lines[0] == found.advice
+    (marked,) = [line for line in lines if line.startswith(">")]
+    assert "decode" in marked
+    assert "2 process" in marked
+    assert any(line.strip().startswith("training loop") for line in lines)
+    assert lines[-1] == "1000 samples in 10 s, 100/s"
+
+
+def test_it_is_plain_data_too():
+    found = verdict([Part("load")], counters(wait=1.0) | stage("load", 0.0)).to_dict()
+    assert found["limiting"] == "load"
+    assert found["stages"][0]["capacity"] is None
+    assert found["loop_capacity"] is None
