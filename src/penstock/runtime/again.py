@@ -45,9 +45,14 @@ class Sieve:
 
 
 def sifted(chunk: Chunk, sieves: Sequence[Sieve]) -> Chunk:
-    """`chunk` without what has been delivered before."""
-    chunk.keep([all(sieve.passes(place) for sieve in sieves) for place in chunk.places])
+    """`chunk` without what has been delivered before, or was lost among that."""
+    chunk.keep([_passes(place, sieves) for place in chunk.places])
+    chunk.losses = [one for one in chunk.losses if _passes(one.place, sieves)]
     return chunk
+
+
+def _passes(place: Place, sieves: Sequence[Sieve]) -> bool:
+    return all(sieve.passes(place) for sieve in sieves)
 
 
 class Again:

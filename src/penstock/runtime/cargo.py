@@ -165,7 +165,7 @@ def _told(record: ErrorRecord | None) -> tuple[Any, ...] | None:
     if record is None:
         return None
     exc = packed(record.exception)
-    where = (record.place, record.segment, record.turn, record.at, record.known)
+    where = (record.place, record.segment, record.turn, record.at, record.within, record.known)
     return record.op, record.index, record.epoch, exc, *where
 
 

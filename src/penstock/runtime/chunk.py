@@ -28,8 +28,10 @@ class ErrorRecord:
     #: the segment of the pipeline that it was lost in, and which epoch that was there
     segment: str = field(default="", repr=False, compare=False)
     turn: int = field(default=0, repr=False, compare=False)
-    #: what it was made of there: the number of the segment's input, and the way from that
+    #: what it was made of there: the number of the segment's input, and the way from that. In a segment further
+    #: on, the first of the inputs that it was missing for
     at: tuple[int, tuple[int, ...]] | None = field(default=None, repr=False, compare=False)
+    within: str = field(default="", repr=False, compare=False)
     #: it was lost, and told, before a resume
     known: bool = field(default=False, repr=False, compare=False)
 

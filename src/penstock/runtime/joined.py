@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol
 
 from penstock.errors import PlanError
 from penstock.ops.op import LOST, Joint, Length
-from penstock.provenance import Place, joined, last_root, root
+from penstock.provenance import Place, joined
 from penstock.runtime.again import Again, Sieve
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
@@ -115,19 +116,22 @@ class Queue:
         samples, places, origin = chunk.samples, chunk.places, chunk.trace
         if chunk.losses:
             first = self.taken + self.count
-            own = [one for one in chunk.losses if one.segment == self.segment]
-            ranks = [0 if origin is None else origin.rank(one, places) for one in own]
-            # What was lost further up left no gap here.
-            lost = [(first, one) for one in chunk.losses if one.segment != self.segment]
-            for rank, one in sorted(zip(ranks, own, strict=True), key=lambda one: one[0]):
+            ranked = [(self._rank(one, chunk), one) for one in chunk.losses]
+            for rank, one in sorted(ranked, key=lambda one: one[0]):
                 at = rank + len(samples) - len(chunk.samples)
-                if at < self.replaying and not one.known:
+                # What was lost further up left its gap there.
+                if one.segment == self.segment and at < self.replaying and not one.known:
                     samples = [*samples[:at], LOST, *samples[at:]]
                     places = [*places[:at], one.place, *places[at:]]
-                lost.append((first + at, one))
-            self.lost += sorted(lost, key=lambda one: one[0])
+                self.lost.append((first + at, one))
         self.replaying = max(0, self.replaying - len(samples))
         self.add(samples, places, origin)
+
+    def _rank(self, lost: ErrorRecord, chunk: Chunk) -> int:
+        """How many of the samples of a chunk come before what was lost."""
+        if chunk.trace is None or lost.within != self.segment:
+            return 0
+        return chunk.trace.rank(lost, chunk.places)
 
     def _mark(self, origin: Any, samples: list[Any], places: Sequence[Place]) -> None:
         """These were taken. Gaps at their end are behind the mark: what was lost there will be read again."""
@@ -141,11 +145,17 @@ class Queue:
             self._gaps += len(samples)
 
     def lost_before(self) -> list[ErrorRecord]:
-        """What was lost between the mark at that time and the samples taken since this was asked last."""
+        """What was lost between the mark at that time and the samples taken since this was asked last.
+
+        Whoever has taken the last samples of all knows that there are no more, so to them belongs what was lost
+        behind them.
+        """
         out = []
-        while self.lost and self.lost[0][0] < self.taken:
+        to_the_end = self.ended and not self.count
+        while self.lost and (to_the_end or self.lost[0][0] < self.taken):
             out.append(self.lost.popleft())
-        self.lost.extendleft(one for one in reversed(out) if one[0] >= self.taken - self._gaps)
+        if not to_the_end:
+            self.lost.extendleft(one for one in reversed(out) if one[0] >= self.taken - self._gaps)
         return [one for _, one in out]
 
     def marks(self, numbers: Sequence[int]) -> tuple[Mark, ...]:
@@ -213,6 +223,8 @@ class JoinedInlet(Inlet):
         self._again = again
         #: how many outputs the joint has made
         self._made = 0
+        #: what was lost among the samples that these were made of, as it is told further on
+        self._due: dict[int, ErrorRecord] = {}
         self._keeps = joint is not None and joint.keeps
         self._eager = joint is not None and joint.eager
         #: how many samples are lacking for what comes next, with none on their way; and does anybody wait for it
@@ -255,7 +267,10 @@ class JoinedInlet(Inlet):
             record.next = self._record = self._recorded()
             for queue in self.queues:
                 if queue.lost:
-                    record.lost += [(one.segment, one.turn, one.place) for one in queue.lost_before()]
+                    lost = queue.lost_before()
+                    record.lost += [(one.segment, one.turn, one.place) for one in lost]
+                    for one in lost:
+                        self._due.setdefault(id(one), replace(one, at=(record.first, ()), within=self._key))
         if samples or self._finished or self._eager:
             return bool(samples) or self._finished
         if self._overflows():
@@ -428,22 +443,27 @@ class JoinedInlet(Inlet):
         return out
 
     def _losses_before(self, place: Place, trace: Trace) -> list[ErrorRecord]:
-        """What was lost before the sample at `place`; what was lost behind it waits for its own turn."""
+        """What was lost before the sample at `place`, or among the samples that it was chosen from.
+
+        What was lost behind it waits for its own turn. Nothing may be told later than what depends on it: the
+        next joint saves what it was told, and where it is resumed, nothing else is known to be lost.
+        """
         if self.joint is None:
             one, segment = trace.locate(place), self.queues[0].segment
             told: list[ErrorRecord] = []
             left: list[ErrorRecord] = []
             for record in self.losses:
-                later = record.at is not None and record.segment == segment and record.at >= (one.number, one.way)
+                later = record.at is not None and record.within == segment and record.at > (one.number, one.way)
                 (left if later else told).append(record)
             self.losses = left
             return told
-        stop = last_root(place) if len(self.queues) == 1 and not self._eager else None
-        if stop is None:
-            told, self.losses = self.losses, []
+        if self._eager:
+            told, self.losses, self._due = self.losses, [], {}
             return told
-        told = [record for record in self.losses if root(record.place) < stop]
-        self.losses = [record for record in self.losses if root(record.place) >= stop]
+        due = self._due
+        told = [due[id(record)] for record in self.losses if id(record) in due]
+        self.losses = [record for record in self.losses if id(record) not in due]
+        self._due = {}
         return told
 
     @property

@@ -255,6 +255,8 @@ class Alternating(Outlet):
                 self._replace()
                 continue
             chunk = ticket.chunks[0]
+            if chunk.losses and not ticket.next:
+                lost += [(one, len(samples)) for one in self._lost_before(chunk)]
             if ticket.next < len(chunk.samples):
                 samples.append(chunk.samples[ticket.next])
                 places.append(chunk.places[ticket.next])
@@ -284,6 +286,20 @@ class Alternating(Outlet):
             self.held += 1
             made = Turns(places, turns, traces, last, lost) if len(turns) == len(places) else None
             self._release(Chunk(samples, places, failure, [one for one, _ in lost], nbytes, trace=made))
+
+    def _lost_before(self, chunk: Chunk) -> list[ErrorRecord]:
+        """What was lost before the input of the ticket whose turn it is; its own loss stands behind its samples."""
+        trace = self._traces.get(self.head)
+        if trace is None:
+            return []
+        number = trace.address(0).number
+        own: list[ErrorRecord] = []
+        before: list[ErrorRecord] = []
+        for one in chunk.losses:
+            its = one.at is not None and one.at[0] == number and one.segment == one.within
+            (own if its else before).append(one)
+        chunk.losses = own
+        return before
 
     def _begun(self, number: int, traces: dict[int, Trace]) -> None:
         """Something of ticket `number` has left, or nothing will."""

@@ -579,4 +579,4 @@ def _placed(record: ErrorRecord, segment: str, epoch: int, trace: Trace | None) 
     if trace is not None:
         one = trace.locate(record.place)
         at = (one.number, one.way)
-    return replace(record, segment=segment, turn=epoch, at=at)
+    return replace(record, segment=segment, turn=epoch, at=at, within=segment)
