@@ -436,8 +436,8 @@ class Loader(Generic[T]):
         lost = []
         if handed.losses and handed.trace is not None:
             segment, rank = self._engine.plan.root.segment, handed.trace.rank
-            own = [one for one in handed.losses if one.segment == segment]
-            ahead = [one for one in own if rank(one, handed.places) > number]
+            known = [one for one in handed.losses if one.within == segment]
+            ahead = [one for one in known if rank(one, handed.places) > number]
             lost = [[one.segment, one.turn, plain_place(one.place)] for one in ahead]
         if handed.epoch == self._lost_in:
             lost += self._lost_ahead

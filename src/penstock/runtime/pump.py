@@ -222,7 +222,7 @@ class _Pump:
         ranks = []
         if trace is not None and chunk.losses:
             segment = self.engine.plan.root.segment
-            ranks = [trace.rank(one, places) if one.segment == segment else 0 for one in chunk.losses]
+            ranks = [trace.rank(one, places) if one.within == segment else 0 for one in chunk.losses]
         self._send(("chunk", number, stowed(chunk, layout, block), stats, standing, ranks), body)
 
     def _block_for(self, nbytes: int, grant: int | None) -> int | None:

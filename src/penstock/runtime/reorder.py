@@ -18,7 +18,7 @@ from collections import deque
 from typing import Any
 
 from penstock.provenance import Place
-from penstock.runtime.chunk import Chunk, ErrorRecord
+from penstock.runtime.chunk import Chunk, ErrorRecord, Ticket
 from penstock.runtime.marks import Loose, Trace, Turn, Turns
 
 __all__ = ["Alternating", "AsDone", "InOrder", "Outlet"]
@@ -40,7 +40,7 @@ class Outlet(ABC):
     def head(self) -> int:
         """The number of the ticket that the stream waits for."""
 
-    def issued(self, number: int, trace: Trace | None) -> None:
+    def issued(self, number: int, ticket: Ticket) -> None:
         """Ticket `number` has been issued."""
 
     @abstractmethod
@@ -91,8 +91,8 @@ class AsDone(Outlet):
     def head(self) -> int:
         return self._next
 
-    def issued(self, number: int, trace: Trace | None) -> None:
-        self._open[number] = _Leaving(trace)
+    def issued(self, number: int, ticket: Ticket) -> None:
+        self._open[number] = _Leaving(ticket.trace)
 
     def put(self, number: int, chunk: Chunk) -> None:
         self.held += 1
@@ -208,6 +208,8 @@ class Alternating(Outlet):
         #: of the tickets that have, or wait for, a turn: where they came from, and the last sample that has left
         self._traces: dict[int, Trace] = {}
         self._last: dict[int, Place] = {}
+        #: what was lost before the input of a ticket, as long as no later one has had a turn
+        self._lost: dict[int, list[ErrorRecord]] = {}
         #: the last ticket that has been begun
         self._high = -1
         self._high_trace: Trace | None = None
@@ -217,9 +219,12 @@ class Alternating(Outlet):
         self._turns, self._turn, self._next_ticket = list(turns), turn, len(turns)
         self._snapshot = None
 
-    def issued(self, number: int, trace: Trace | None) -> None:
-        if trace is not None:
-            self._traces[number] = trace
+    def issued(self, number: int, ticket: Ticket) -> None:
+        if ticket.trace is not None:
+            self._traces[number] = ticket.trace
+        if ticket.losses:
+            # Who gets which turn hangs on how many came before, so this is told with the first to whom it matters.
+            self._lost[number], ticket.losses = ticket.losses, []
 
     @property
     def head(self) -> int:
@@ -252,11 +257,11 @@ class Alternating(Outlet):
             if not ticket.chunks:
                 if not ticket.done:
                     break
+                lost += [(one, len(samples)) for one in self._lost_before()]
                 self._replace()
                 continue
             chunk = ticket.chunks[0]
-            if chunk.losses and not ticket.next:
-                lost += [(one, len(samples)) for one in self._lost_before(chunk)]
+            lost += [(one, len(samples)) for one in self._lost_before()]
             if ticket.next < len(chunk.samples):
                 samples.append(chunk.samples[ticket.next])
                 places.append(chunk.places[ticket.next])
@@ -287,19 +292,12 @@ class Alternating(Outlet):
             made = Turns(places, turns, traces, last, lost) if len(turns) == len(places) else None
             self._release(Chunk(samples, places, failure, [one for one, _ in lost], nbytes, trace=made))
 
-    def _lost_before(self, chunk: Chunk) -> list[ErrorRecord]:
-        """What was lost before the input of the ticket whose turn it is; its own loss stands behind its samples."""
-        trace = self._traces.get(self.head)
-        if trace is None:
+    def _lost_before(self) -> list[ErrorRecord]:
+        """What was lost before the input of the ticket whose turn it is, and has not been told."""
+        if not self._lost:
             return []
-        number = trace.address(0).number
-        own: list[ErrorRecord] = []
-        before: list[ErrorRecord] = []
-        for one in chunk.losses:
-            its = one.at is not None and one.at[0] == number and one.segment == one.within
-            (own if its else before).append(one)
-        chunk.losses = own
-        return before
+        numbers = [number for number in self._lost if number <= self.head]
+        return [one for number in sorted(numbers) for one in self._lost.pop(number)]
 
     def _begun(self, number: int, traces: dict[int, Trace]) -> None:
         """Something of ticket `number` has left, or nothing will."""

@@ -375,7 +375,7 @@ class StageRun:
     def _issued(self, ticket: Ticket, units: int) -> Job:
         lane = self.lane
         job = Job(self, self.issued, ticket, units)
-        self.outlet.issued(self.issued, ticket.trace)
+        self.outlet.issued(self.issued, ticket)
         self.issued += 1
         self.open += 1
         lane.open += 1

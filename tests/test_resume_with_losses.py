@@ -1,0 +1,162 @@
+"""Samples that fail once and not again: over a save and a resume each still comes once, or stays lost."""
+
+import random
+
+import pytest
+
+import penstock as ps
+
+
+class Weather:
+    """Fails for some samples as long as it is bad."""
+
+    def __init__(self):
+        self.bad = True
+
+    def hits(self, unlucky):
+        def fly(sample):
+            if self.bad and number(sample) in unlucky:
+                raise ValueError(sample)
+            return sample
+
+        return fly
+
+
+def number(sample):
+    return sample[0] if isinstance(sample, tuple) else sample
+
+
+def several(sample):
+    """None, one or two samples of one, that can be told apart."""
+    way = sample[1:] if isinstance(sample, tuple) else ()
+    return [(number(sample), *way, part) for part in range(number(sample) % 3)]
+
+
+def flattened(batches):
+    return [sample for batch in batches for sample in (batch if isinstance(batch, list) else [batch])]
+
+
+def check(make, weather):
+    """Save behind every batch, and go on with the same failures and with none."""
+    golden, states = [], []
+    weather.bad = True
+    with make().loader(seed=5, epochs=1) as loader:
+        for batch in loader:
+            golden.append(batch)
+            states.append(loader.state_dict())
+    want = flattened(golden)
+    assert len(set(want)) == len(want) > 1
+    for count, state in enumerate(states[:-1], 1):
+        before = flattened(golden[:count])
+        for weather.bad in (True, False):
+            with make().loader(seed=5, epochs=1, state=state) as loader:
+                got = before + flattened(loader)
+                over = loader.epoch != 0
+            if weather.bad:
+                assert got == want
+            elif not over:  # what succeeds now may use up a take() behind it, and nothing is left
+                assert len(set(got)) == len(got), f"twice, behind batch {count}"
+
+
+def stream(count):
+    return ps.from_iterable(lambda: iter(range(count)))
+
+
+CASES = {
+    "groups of groups": lambda fly: (
+        ps.from_sequence(range(35))
+        .map(fly({3, 12, 23, 26}), on_error="skip")
+        .batch(1, collate=list)
+        .unbatch()
+        .batch(3, collate=list)
+        .unbatch()
+    ),
+    "a window that ends with a loss": lambda fly: (
+        ps.from_sequence(range(12))
+        .filter(lambda x: x % 3 != 0)
+        .map(fly({5, 7, 11}), on_error="skip", workers=1)
+        .shuffle(window=6)
+    ),
+    "a window before a count": lambda fly: (
+        stream(27)
+        .filter(lambda x: x % 3 != 0)
+        .map(fly({1, 4, 13, 16, 19, 24, 25, 26}), on_error="skip")
+        .shuffle(window=3)
+        .take(14)
+        .batch(2, collate=list)
+    ),
+    "a window behind a window": lambda fly: (
+        stream(30)
+        .map(fly({3, 9, 10, 17, 29}), on_error="skip")
+        .shuffle(window=4)
+        .shuffle(window=5)
+        .batch(2, collate=list)
+    ),
+    "outputs that alternate": lambda fly: (
+        ps.from_sequence(range(27))
+        .map(fly({0, 1, 3, 6, 7, 9, 10, 17, 19, 20, 22, 23, 24}), on_error="skip")
+        .flat_map(several, interleave=2)
+        .batch(4, collate=list)
+        .unbatch()
+    ),
+    "turns that hang on a loss": lambda fly: (
+        ps.from_sequence(range(37))
+        .map(fly({1, 9, 11, 12, 16}), on_error="skip")
+        .flat_map(several, interleave=2)
+        .flat_map(several)
+    ),
+    "losses on both sides of a joint": lambda fly: ps.concat(
+        ps.from_sequence(range(23)).map(fly({0, 1, 2, 4, 5, 6, 7, 11, 12, 14, 17, 18, 19, 21}), on_error="skip"),
+        stream(10).map(lambda x: x + 1000).filter(lambda x: x % 4),
+    ).map(fly({8, 16, 1006, 1009}), on_error="skip"),
+    "a loss in a group of which all was delivered": lambda fly: (
+        stream(36)
+        .batch(4, collate=list)
+        .unbatch()
+        .map(fly({5, 22}), on_error="skip")
+        .take(34)
+        .filter(lambda x: x % 3 != 0)
+        .batch(3, collate=list)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_sample_once_though_what_failed_before_succeeds_now(case):
+    weather = Weather()
+    check(lambda: CASES[case](weather.hits), weather)
+
+
+def random_pipeline(seed, fly):
+    rng = random.Random(seed)
+    count = rng.randint(8, 30)
+    rows = ps.from_sequence(range(count)) if rng.random() < 0.5 else stream(count)
+    unlucky = [{x for x in range(count) if rng.random() < share} for share in (0.1, 0.3, 0.5)]
+    data = rows.map(fly(rng.choice(unlucky)), on_error="skip")
+    if rng.random() < 0.3:
+        other = stream(count).map(lambda x: x + 1000).map(fly({1003, 1004}), on_error="skip")
+        data = ps.mix({"a": (data, 0.6), "b": (other, 0.4)}, stop="all")
+    for _ in range(rng.randint(1, 4)):
+        size = rng.randint(1, 6)
+        data = rng.choice(
+            [
+                lambda data: data.map(fly(rng.choice(unlucky)), on_error="skip"),
+                lambda data: data.filter(lambda x: number(x) % 5 != 0),
+                lambda data: data.flat_map(several),
+                lambda data: data.flat_map(several, interleave=2),
+                lambda data, size=size: data.shuffle(window=size),
+                lambda data, size=size: data.batch(size, collate=list).unbatch(),
+                lambda data: data.map(lambda x: x, workers=2),
+                lambda data: data.skip(1),
+            ]
+        )(data)
+    return data.batch(rng.randint(2, 4), collate=list)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_pipelines_with_samples_that_fail_once(seed):
+    weather = Weather()
+    data = random_pipeline(seed, weather.hits)
+    if len(flattened(data)) < 3:
+        pytest.skip("next to nothing is left of it")
+    check(lambda: data, weather)
