@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock.errors import PenstockError, PlanError, StageTimeout
 from penstock.executors.executor import Executor
-from penstock.plan.plan import Indexed, Joined, Plan, Stage, Step
+from penstock.plan.plan import Indexed, Joined, Plan, Step
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
 from penstock.runtime.again import BEGINNING, Start
@@ -39,6 +39,7 @@ from penstock.runtime.reader import Nested, Reader
 from penstock.runtime.remote import work_remote
 from penstock.runtime.run import Run, begun_at
 from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
+from penstock.runtime.tally import joint_tally, lane_tally
 from penstock.runtime.task import Bench
 from penstock.runtime.worker import discard, execute, work, work_async
 from penstock.sources.source import Flow
@@ -291,48 +292,12 @@ class Engine:
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, under the names that ``loader.stats()`` gives them."""
         with LOCK:
-            open_s, cpu_s = self._meter.spent
-            out: dict[str, float] = {
-                "stuck": self.stuck,
-                "deaths": self.deaths,
-                "lock_tries": LOCK_PROBE.tries,
-                "lock_wait_s": LOCK_PROBE.wait_s,
-                "open_s": open_s,
-                "cpu_s": cpu_s + sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote),
-            }
-            for lane in self.all_lanes:
-                if not self.closed:
+            if not self.closed:
+                for lane in self.all_lanes:
                     lane.advance()
-                counters = lane.counters
-                name = f"stage.{lane.stage.label}"
-                for key, value in (
-                    ("working_s", counters.working_s),
-                    ("cpu_s", counters.cpu_s),
-                    ("reading_s", counters.reading_s),
-                    ("waiting_input_s", counters.waiting_input_s),
-                    ("waiting_room_s", counters.waiting_room_s),
-                    ("samples", counters.samples),
-                ):
-                    out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + value
-                out[f"{name}.occupancy"] = counters.occupancy
-                out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
-            for stage in self.plan.stages:
-                for name, value in self._joint_stats(stage).items():
-                    out[name] = out.get(name, 0) + value
-        return out
-
-    def _joint_stats(self, stage: Stage) -> dict[str, float]:
-        """What is counted at the joint of a stage."""
-        feed = stage.feed
-        if not isinstance(feed, Joined):
-            return {}
-        if feed.step is not None:
-            found, name = feed.step.op.stats(self.memos.get(feed.step.number, {})), feed.step.key
-        elif feed.composite is not None:
-            found, name = feed.composite.stats(self.memos.get(feed.key, {})), feed.composite.verb
-        else:
-            return {}
-        return {f"{name}.{key}": value for key, value in found.items()}
+            out = {"stuck": self.stuck, "deaths": self.deaths, **self._meter.counts}
+            out["cpu_s"] += sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote)
+            return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memos)
 
     # ------------------------------------------------------------------ what workers call
 

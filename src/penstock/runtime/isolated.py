@@ -393,10 +393,10 @@ class Isolated:
 
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, as the process last told them."""
-        open_s, cpu_s = self._meter.spent
-        cpu_s += self._stats.get("cpu_s", 0.0)
+        here = self._meter.counts
+        cpu_s = here["cpu_s"] + self._stats.get("cpu_s", 0.0)
         deaths = self._stats["deaths"] + self._deaths
-        return self._stats | {"deaths": deaths, "open_s": open_s, "cpu_s": cpu_s}
+        return here | self._stats | {"deaths": deaths, "open_s": here["open_s"], "cpu_s": cpu_s}
 
     def _check_open(self) -> None:
         if self.closed:

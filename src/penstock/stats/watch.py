@@ -5,6 +5,8 @@ from __future__ import annotations
 from time import perf_counter, process_time, thread_time
 from typing import NamedTuple
 
+from penstock.stats.lock import LOCK_PROBE
+
 __all__ = ["NOTHING", "Meter", "Spent", "Watch"]
 
 
@@ -41,24 +43,27 @@ class Watch:
 
 
 class Meter:
-    """How long a loader has been open, and what this whole process was on a CPU meanwhile."""
+    """What goes by while a loader is open: time, CPU time of this process, waits for the interpreter lock."""
 
     __slots__ = ("_began", "_ended")
 
     def __init__(self) -> None:
-        self._began = _times()
-        self._ended: Spent | None = None
+        self._began = _now()
+        self._ended: tuple[float, ...] | None = None
 
     def stop(self) -> None:
         """Count no further."""
-        self._ended = self._ended or _times()
+        self._ended = self._ended or _now()
 
     @property
-    def spent(self) -> Spent:
-        """Both until now, or until it was stopped."""
-        now = self._ended or _times()
-        return Spent(now.seconds - self._began.seconds, now.cpu_s - self._began.cpu_s)
+    def counts(self) -> dict[str, float]:
+        """All of it until now, or until it was stopped."""
+        now = self._ended or _now()
+        return {name: one - before for name, one, before in zip(_NAMES, now, self._began, strict=True)}
 
 
-def _times() -> Spent:
-    return Spent(perf_counter(), process_time())
+_NAMES = ("open_s", "cpu_s", "lock_tries", "lock_wait_s")
+
+
+def _now() -> tuple[float, ...]:
+    return perf_counter(), process_time(), LOCK_PROBE.tries, LOCK_PROBE.wait_s
