@@ -109,6 +109,14 @@ CASES = {
         ps.from_sequence(range(23)).map(fly({0, 1, 2, 4, 5, 6, 7, 11, 12, 14, 17, 18, 19, 21}), on_error="skip"),
         stream(10).map(lambda x: x + 1000).filter(lambda x: x % 4),
     ).map(fly({8, 16, 1006, 1009}), on_error="skip"),
+    "more losses in a row than are kept to be told with a sample": lambda fly: (
+        stream(130)
+        .map(fly({*range(10, 60), *range(66, 125)}), on_error="skip")
+        .shuffle(window=4)
+        .batch(3, collate=list)
+        .unbatch()
+        .batch(2, collate=list)
+    ),
     "a loss in a group of which all was delivered": lambda fly: (
         stream(36)
         .batch(4, collate=list)

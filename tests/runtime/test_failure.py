@@ -419,3 +419,30 @@ def test_what_was_skipped_keeps_no_other_sample_alive(error):
         }
         gc.collect()
         assert sum(one() is not None for one in alive) < 150
+
+
+BEHIND = {
+    "a batch": lambda data: data.batch(4),
+    "a window": lambda data: data.shuffle(window=4),
+    "two joints": lambda data: data.shuffle(window=4).batch(2),
+    "a reservoir": lambda data: data.reservoir(10),
+    "another stage": lambda data: data.map(lambda x: x, workers=2).batch(4),
+}
+
+
+@pytest.mark.parametrize("source", ["indexed", "stream"])
+@pytest.mark.parametrize("behind", BEHIND)
+def test_where_everything_fails_the_limit_is_heeded_though_no_batch_is_ever_made(behind, source):
+    calls = []
+
+    def fails(x):
+        calls.append(x)
+        raise ValueError(x)
+
+    endless = ps.from_sequence(range(10**9)) if source == "indexed" else ps.from_iterable(itertools.count)
+    data = BEHIND[behind](endless.map(fails, on_error="skip"))
+    with data.loader(max_errors=10, timeout_s=20) as loader:
+        with pytest.raises(ps.TooManyErrors, match="11 samples failed"):
+            next(iter(loader))
+        assert [record.index for record in loader.errors()] == list(range(11))
+    assert len(calls) < 20_000

@@ -99,6 +99,15 @@ class Inlet(ABC):
         return ticket
 
     @property
+    def burdened(self) -> bool:
+        """So much was lost, and no sample came, that it is to be told without waiting for one."""
+        return False
+
+    def unburden(self) -> Ticket:
+        """A ticket with what was lost, and no samples."""
+        return self.tail()
+
+    @property
     def sample_bytes(self) -> int:
         """About what a sample weighs that waits here, if that is counted."""
         return 0

@@ -25,6 +25,8 @@ from penstock.runtime.marks import Came, Cuts, Given, Mark, Record, Trace, place
 __all__ = ["JoinedInlet", "Queue", "Upstream"]
 
 
+#: so many losses without a sample behind them are told at once, so that a limit of errors is heeded
+_MANY = 32
 #: before the first part: the number of its first sample, places, where they came from
 _NO_PART: tuple[int, Sequence[Place], Any] = (0, (), None)
 
@@ -465,6 +467,19 @@ class JoinedInlet(Inlet):
         self.losses = [record for record in self.losses if id(record) not in due]
         self._due = {}
         return told
+
+    @property
+    def burdened(self) -> bool:
+        return len(self.losses) >= _MANY
+
+    def unburden(self) -> Ticket:
+        told = self.losses if self.joint is None or self._eager else list(map(self._missed, self.losses))
+        self.losses, self._due = [], {}
+        return Ticket(self.epoch, samples=[], losses=told)
+
+    def _missed(self, lost: ErrorRecord) -> ErrorRecord:
+        """What was lost, as it is told further on: the next output will be the first that it is missing for."""
+        return self._due.get(id(lost)) or replace(lost, at=(self._made, ()), within=self._key)
 
     @property
     def sample_bytes(self) -> int:

@@ -299,6 +299,8 @@ class StageRun:
                 return self._tail, None
             self._no_more()
             return None
+        if inlet.burdened and stage.interleave == 1:
+            return self._unburdened, None
         if isinstance(inlet, StreamInlet) and inlet.wants_pull:
             return self._pulling, size * lane.cap
         return None
@@ -382,6 +384,10 @@ class StageRun:
         lane.expected += units
         self._expected += units
         return self._reserved(job)
+
+    def _unburdened(self, _nothing: None) -> Job:
+        """A ticket that tells of losses, though there is no sample behind them yet."""
+        return self._issued(self.inlet.unburden(), 0)
 
     def _tail(self, _nothing: None) -> Job:
         """A last ticket, with what is left to be told."""
