@@ -426,6 +426,7 @@ BEHIND = {
     "a window": lambda data: data.shuffle(window=4),
     "two joints": lambda data: data.shuffle(window=4).batch(2),
     "a reservoir": lambda data: data.reservoir(10),
+    "alternating outputs": lambda data: data.flat_map(lambda x: [x], interleave=3).batch(2),
     "another stage": lambda data: data.map(lambda x: x, workers=2).batch(4),
 }
 

@@ -292,6 +292,11 @@ class Alternating(Outlet):
             made = Turns(places, turns, traces, last, lost) if len(turns) == len(places) else None
             self._release(Chunk(samples, places, failure, [one for one, _ in lost], nbytes, trace=made))
 
+    def tell(self, losses: list[ErrorRecord]) -> None:
+        """What was lost, and no sample has come since."""
+        self.held += 1
+        self._release(Chunk([], (), None, losses))
+
     def _lost_before(self) -> list[ErrorRecord]:
         """What was lost before the input of the ticket whose turn it is, and has not been told."""
         if not self._lost:

@@ -299,8 +299,10 @@ class StageRun:
                 return self._tail, None
             self._no_more()
             return None
-        if inlet.burdened and stage.interleave == 1:
-            return self._unburdened, None
+        if inlet.burdened:
+            if not isinstance(self.outlet, Alternating):
+                return self._unburdened, None
+            self._tell(self.outlet)
         if isinstance(inlet, StreamInlet) and inlet.wants_pull:
             return self._pulling, size * lane.cap
         return None
@@ -388,6 +390,12 @@ class StageRun:
     def _unburdened(self, _nothing: None) -> Job:
         """A ticket that tells of losses, though there is no sample behind them yet."""
         return self._issued(self.inlet.unburden(), 0)
+
+    def _tell(self, outlet: Alternating) -> None:
+        """The same where tickets have turns, which a ticket without samples would mix up."""
+        outlet.tell(self.inlet.unburden().losses)
+        self.lane.held += 1
+        self.run.revealed = True
 
     def _tail(self, _nothing: None) -> Job:
         """A last ticket, with what is left to be told."""
