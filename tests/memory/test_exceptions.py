@@ -469,7 +469,7 @@ def test_the_repr_of_something_large_is_not_written_down():
     exc = ValueError(bytes(200 << 20), Rows.fromkeys(range(1 << 20)))
     start = time.perf_counter()
     back = crossed(exc)
-    assert time.perf_counter() - start < 5
+    assert time.perf_counter() - start < 30
     assert "Rows of 1048576 items>" in back.args[1]
 
 

