@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import wraps
 
 import pytest
 
@@ -11,6 +12,22 @@ import penstock as ps
 pytestmark = pytest.mark.alone
 
 RUN_S = 0.8
+TRIES = 3
+
+
+def measured(test):
+    """A test of what was measured: another program may have had the machine for a moment, but not thrice."""
+
+    @wraps(test)
+    def tried(*args, **kwargs):
+        for left in reversed(range(TRIES)):
+            try:
+                return test(*args, **kwargs)
+            except AssertionError:
+                if not left:
+                    raise
+
+    return tried
 
 
 def sleepy(x):
@@ -45,6 +62,7 @@ NUMBERS = ps.from_sequence(range(1_000_000))
 
 
 @pytest.mark.parametrize("options", [{}, {"isolate": True}], ids=["here", "isolated"])
+@measured
 def test_a_slow_function_is_named_with_the_gain_of_more_workers(options):
     found = diagnosis(NUMBERS.map(sleepy, workers=2).batch(4), 0.002, **options)
     assert "sleepy" in found.limiting
@@ -56,6 +74,7 @@ def test_a_slow_function_is_named_with_the_gain_of_more_workers(options):
     assert stage.capacity == pytest.approx(2 / 0.004, rel=0.3)
 
 
+@measured
 def test_the_gain_it_tells_comes_true():
     def run(workers):
         return diagnosis(NUMBERS.map(sleepy, workers=workers).batch(4), 0.004)
@@ -66,6 +85,7 @@ def test_the_gain_it_tells_comes_true():
     assert after.samples_per_s / before.samples_per_s == pytest.approx(before.expected_gain, rel=0.2)
 
 
+@measured
 def test_a_loop_that_is_fed_limits_itself():
     found = diagnosis(NUMBERS.map(sleepy, workers=4).batch(2), 0.02)
     assert found.limiting == "training loop"
@@ -73,6 +93,7 @@ def test_a_loop_that_is_fed_limits_itself():
     assert found.wait_share < 0.05
 
 
+@measured
 def test_of_two_stages_the_slower_one_limits():
     data = NUMBERS.map(lambda x: x, workers=1, name="quick").map(sleepy, workers=2, on="process")
     found = diagnosis(data.batch(4), 0.001)
@@ -83,13 +104,14 @@ def test_of_two_stages_the_slower_one_limits():
 
 
 @pytest.mark.parametrize("workers", [1, 4])
+@measured
 def test_threads_that_hold_the_interpreter_lock_are_found(workers):
-    # The lock is tried a few times a second, so now and then all of them may be lucky.
-    runs = (diagnosis(NUMBERS.map(pythonic, workers=workers).batch(8), 0.0002) for _ in range(4))
-    found = next(found for found in runs if 'on="process"' in found.advice)
+    found = diagnosis(NUMBERS.map(pythonic, workers=workers).batch(8), 0.0002)
     assert "pythonic" in found.limiting
+    assert 'on="process"' in found.advice
 
 
+@measured
 def test_a_stream_that_is_slow_to_read_is_found():
     def rows():
         for number in range(1_000_000):
@@ -101,6 +123,7 @@ def test_a_stream_that_is_slow_to_read_is_found():
     assert "one worker at a time" in found.advice
 
 
+@measured
 def test_work_in_the_loops_own_thread_is_found():
     found = diagnosis(NUMBERS.map(sleepy).batch(2), 0.008, inline=True)
     assert "sleepy" in found.limiting
@@ -108,6 +131,7 @@ def test_work_in_the_loops_own_thread_is_found():
     assert found.expected_gain == pytest.approx(2.0, rel=0.2)
 
 
+@measured
 def test_samples_that_take_unequally_long_call_for_room():
     def uneven(x):
         time.sleep(0.08 if x % 40 == 0 else 0.0005)
@@ -118,6 +142,7 @@ def test_samples_that_take_unequally_long_call_for_room():
     assert "prefetch()" in found.advice
 
 
+@measured
 def test_coroutines_have_a_capacity_too():
     async def fetch(x):
         await asyncio.sleep(0.01)
@@ -128,6 +153,7 @@ def test_coroutines_have_a_capacity_too():
     assert found.stages[0].capacity == pytest.approx(8 / 0.01, rel=0.3)
 
 
+@measured
 def test_a_reservoir_that_hides_a_slow_function_is_told():
     data = NUMBERS.map(sleepy, workers=1).reservoir(200, min_fill=20).batch(4)
     found = diagnosis(data, 0.008)
@@ -137,12 +163,14 @@ def test_a_reservoir_that_hides_a_slow_function_is_told():
     assert "1 → 2 workers" in found.advice
 
 
+@measured
 def test_a_reservoir_whose_upstream_keeps_up_hides_nothing():
     found = diagnosis(NUMBERS.map(sleepy, workers=4).reservoir(200, min_fill=20).batch(4), 0.02)
     assert "reservoir" not in found.advice
     assert found.reuse == pytest.approx(1.0, abs=0.02)
 
 
+@measured
 def test_the_last_seconds_may_tell_something_else():
     def slow_at_first(x):
         time.sleep(0.01 if x < 150 else 0.0)
