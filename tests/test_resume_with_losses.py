@@ -23,7 +23,7 @@ class Weather:
 
 
 def number(sample):
-    return sample[0] if isinstance(sample, tuple) else sample
+    return sample[0] if isinstance(sample, (tuple, list)) else sample
 
 
 def several(sample):
@@ -49,13 +49,31 @@ def check(make, weather):
     for count, state in enumerate(states[:-1], 1):
         before = flattened(golden[:count])
         for weather.bad in (True, False):
-            with make().loader(seed=5, epochs=1, state=state) as loader:
-                got = before + flattened(loader)
-                over = loader.epoch != 0
+            got, later = rest_of(make, state)
             if weather.bad:
-                assert got == want
-            elif not over:  # what succeeds now may use up a take() behind it, and nothing is left
-                assert len(set(got)) == len(got), f"twice, behind batch {count}"
+                assert before + got == want
+            check_once(before, got)
+            if got is not None and later is not None and later[0] < len(got):
+                again, _ = rest_of(make, later[1])
+                assert again == got[later[0] :], f"resumed again, behind batch {count}"
+
+
+def rest_of(make, state):
+    """What comes from `state` on, and a state behind the second batch of that; None if the epoch was over."""
+    later = None
+    got = []
+    with make().loader(seed=5, epochs=1, state=state) as loader:
+        for number, batch in enumerate(loader, 1):
+            got += flattened([batch])
+            if number == 2:
+                later = len(got), loader.state_dict()
+        return (None if loader.epoch else got), later
+
+
+def check_once(before, got):
+    """What succeeds now may use up a take() behind it, so that nothing is left; but nothing comes twice."""
+    if got is not None:
+        assert len(set(before + got)) == len(before) + len(got)
 
 
 def stream(count):
@@ -117,6 +135,29 @@ CASES = {
         .unbatch()
         .batch(2, collate=list)
     ),
+    "batches that are lost, and taken apart": lambda fly: (
+        ps.from_sequence(range(30))
+        .batch(3, collate=list)
+        .map(fly({0, 3, 6, 18}), on_error="skip")
+        .unbatch()
+        .shuffle(window=3)
+    ),
+    "losses of samples, and of batches of one": lambda fly: (
+        ps.from_sequence(range(12))
+        .map(fly({4}), on_error="skip")
+        .batch(1, collate=list)
+        .map(fly({6}), on_error="skip", name="second")
+        .unbatch()
+        .batch(1, collate=list)
+        .unbatch()
+    ),
+    "a loss that is told ahead": lambda fly: (
+        ps.from_sequence(range(14)).map(fly({1, 4, 5, 9}), on_error="skip").skip(1)
+    ),
+    "a loss at the end of a part": lambda fly: ps.concat(
+        stream(3).map(fly({2}), on_error="skip").flat_map(several, interleave=2),
+        stream(6).map(lambda x: x + 100).map(fly({101, 105}), on_error="skip"),
+    ).flat_map(several),
     "a loss in a group of which all was delivered": lambda fly: (
         stream(36)
         .batch(4, collate=list)

@@ -14,7 +14,7 @@ from penstock.runtime.chunk import Chunk, ErrorRecord
 from penstock.runtime.marks import Standing, place_from
 from penstock.runtime.stretches import Stretch, common
 
-__all__ = ["BEGINNING", "Again", "Lost", "Sieve", "Start", "sifted"]
+__all__ = ["BEGINNING", "Again", "Lost", "Sieve", "Start", "losses_in", "losses_left", "sifted"]
 
 
 class Start(NamedTuple):
@@ -126,8 +126,13 @@ class Lost:
         self._places: dict[tuple[str, int], set[Any]] = {}
 
     def add(self, saved: list[Any]) -> None:
-        for segment, turn, place in saved:
-            self._places.setdefault((segment, turn), set()).add(_hashable(place_from(place)))
+        for segment, turn, saved_place in saved:
+            place = place_from(saved_place)
+            known = self._places.setdefault((segment, turn), set())
+            known.add(_hashable(place))
+            if isinstance(place, (list, range)):
+                # What comes of a lost group may have been taken apart by then.
+                known.update(map(_hashable, place))
 
     def take_over(self, other: Lost) -> None:
         """What was lost in inputs that go on from another run."""
@@ -154,6 +159,25 @@ class Lost:
         chunk.losses = [*again, *found.values()]
 
 
+def losses_in(at: dict[str, Any] | None) -> list[Any]:
+    """All that a saved standing says was lost, among what it makes again."""
+    if at is None:
+        return []
+    found = list(at["feed"].get("lost", ()))
+    for one in at["feed"].get("inputs", ()):
+        found += losses_in(None if one is None else one["at"])
+    return found
+
+
+def losses_left(lost: list[Any], at: dict[str, Any] | None) -> list[Any]:
+    """What of `lost` may still be met from a standing on: all but what is over at the source, if there is one."""
+    while at is not None and "position" not in at["feed"]:
+        inputs = [one for one in at["feed"]["inputs"] if one is not None]
+        at = inputs[0]["at"] if len(inputs) == 1 else None
+    low = 0 if at is None else at["feed"]["position"]
+    return [one for one in lost if not isinstance(one[2], int) or one[2] >= low]
+
+
 class LostBefore(Exception):
     """Stands for what a sample failed with before a resume."""
 
@@ -165,10 +189,24 @@ def _known(record: ErrorRecord, lost: set[Any]) -> ErrorRecord:
 
 def _lost_of(place: Place, lost: set[Any]) -> Place | None:
     """What `place` is, or was made of, that was lost."""
-    return next((start for start in starts(place) if _hashable(start) in lost), None)
+    return next((start for start in starts(place) if _is_lost(start, lost)), None)
+
+
+def _is_lost(place: Place, lost: set[Any]) -> bool:
+    """Whether a sample, or a whole group, was lost."""
+    if _hashable(place) in lost:
+        return True
+    return isinstance(place, (list, range)) and len(place) > 0 and all(_hashable(one) in lost for one in place)
 
 
 def _hashable(place: Place) -> Any:
-    if isinstance(place, (list, Passed)):
-        return (type(place).__name__, *map(_hashable, place))
+    """What places have in common that are the same, however they are written.
+
+    >>> _hashable([6, 7]) == _hashable(range(6, 8))
+    True
+    """
+    if isinstance(place, (list, range)):
+        return ("group", *map(_hashable, place))
+    if isinstance(place, Passed):
+        return ("passed", *map(_hashable, place))
     return tuple(map(_hashable, place)) if isinstance(place, tuple) else place

@@ -149,16 +149,24 @@ class Queue:
     def lost_before(self) -> list[ErrorRecord]:
         """What was lost between the mark at that time and the samples taken since this was asked last.
 
-        Whoever has taken the last samples of all knows that there are no more, so to them belongs what was lost
-        behind them.
+        Whoever has taken the last samples of all knows that there are no more, so to that belongs what was lost
+        behind them. What is behind the mark is part of every answer, until the mark has passed it.
         """
         out = []
         to_the_end = self.ended and not self.count
         while self.lost and (to_the_end or self.lost[0][0] < self.taken):
             out.append(self.lost.popleft())
-        if not to_the_end:
-            self.lost.extendleft(one for one in reversed(out) if one[0] >= self.taken - self._gaps)
+        self.lost.extendleft(one for one in reversed(out) if self._is_behind_mark(*one))
         return [one for _, one in out]
+
+    def _is_behind_mark(self, number: int, lost: ErrorRecord) -> bool:
+        """Whether what was lost would be read again, if this input were resumed at its mark."""
+        if number >= self.taken - self._gaps:
+            return True
+        if lost.at is None or lost.within != self.segment or not isinstance(self.mark, Mark):
+            return False
+        # Where outputs alternate, an input may be known to be lost long before its turn would have come.
+        return lost.at[0] >= self.mark.origin.after(self.mark.place).next
 
     def marks(self, numbers: Sequence[int]) -> tuple[Mark, ...]:
         """Marks of samples that were taken earlier, in ascending order; those before them will not be asked for."""

@@ -18,7 +18,7 @@ from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.plan.rules import Options, flow_length
 from penstock.plan.world import World, dealt, portion_of, world_now
 from penstock.provenance import Place, root, weight
-from penstock.runtime.again import Start
+from penstock.runtime.again import Start, losses_in, losses_left
 from penstock.runtime.budget import parse_bytes
 from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
 from penstock.runtime.crew import LOCK, nested
@@ -440,7 +440,7 @@ class Loader(Generic[T]):
             ahead = [one for one in known if rank(one, handed.places) > number]
             lost = [[one.segment, one.turn, plain_place(one.place)] for one in ahead]
         if handed.epoch == self._lost_in:
-            lost += self._lost_ahead
+            lost += losses_left(self._lost_ahead, standing)
         return Moment(
             handed.epoch,
             handed.batch + number + 1,
@@ -472,7 +472,8 @@ class Loader(Generic[T]):
         self._epoch_from = self._handed - moment.batch
         self._steps_from = self._handed - moment.step
         self._resumed = moment if moment.at is not None or moment.running != self._own_part() else None
-        self._lost_in, self._lost_ahead = moment.epoch, moment.lost
+        known = moment.lost + losses_in(moment.at)
+        self._lost_in, self._lost_ahead = moment.epoch, [one for n, one in enumerate(known) if one not in known[:n]]
         self._chunks.clear()
         self._stand(moment)
 

@@ -505,7 +505,8 @@ def _plain_record(record: Record, stop: int) -> Plain:
         lost: list[Any] = []
         again: Record | None = record
         while again is not None and again.first < stop and again.next is not None:
-            lost += [[segment, turn, plain_place(place)] for segment, turn, place in again.lost]
+            found = [[segment, turn, plain_place(place)] for segment, turn, place in again.lost]
+            lost += [one for one in found if one not in lost]
             again = again.next
         if again is not None:
             out["taken"] = [now - before for now, before in zip(again.counts, record.counts, strict=True)]
