@@ -45,10 +45,10 @@ def test_the_accounts_of_all_slots_add_up_to_the_time_that_passed():
         assert 0 <= counters.occupancy <= 1
 
 
-def test_the_wait_share_is_waiting_over_running_and_never_above_one():
+def test_a_wait_counts_while_it_is_under_way():
     counters = ReaderCounters()
-    assert counters.wait_share == 0.0
-    counters.wait_s, counters.running_s = 1.0, 4.0
-    assert counters.wait_share == 0.25
-    counters.wait_s = 5.0
-    assert counters.wait_share == 1.0
+    counters.wait_begins(10.0)
+    assert counters.waited_s(12.0) == 2.0
+    counters.wait_ends(13.0)
+    counters.wait_ends(20.0)
+    assert counters.wait_s == counters.waited_s(30.0) == 3.0

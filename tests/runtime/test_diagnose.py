@@ -1,7 +1,9 @@
 """diagnose(), over real runs whose bottleneck is known."""
 
 import asyncio
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 
 import pytest
@@ -161,7 +163,7 @@ def test_a_reservoir_that_hides_a_slow_function_is_told():
     assert found.limiting == "training loop"
     assert found.reuse == pytest.approx(2.0, rel=0.3)
     assert "reservoir hides sleepy" in found.advice
-    assert "1 → 2 workers" in found.advice
+    assert "With 2 workers instead of 1" in found.advice
 
 
 @measured
@@ -169,6 +171,25 @@ def test_a_reservoir_whose_upstream_keeps_up_hides_nothing():
     found = diagnosis(NUMBERS.map(sleepy, workers=4).reservoir(200, min_fill=20).batch(4), 0.02)
     assert "reservoir" not in found.advice
     assert found.reuse == pytest.approx(1.0, abs=0.02)
+
+
+@measured
+def test_a_wait_that_is_under_way_counts():
+    go_on = threading.Event()
+
+    def stalls(x):
+        if x == 8:
+            go_on.wait(10)
+        return x
+
+    with NUMBERS.map(stalls, workers=1).batch(4).loader() as loader, ThreadPoolExecutor() as reader:
+        reading = reader.submit(lambda: [batch for batch, _ in zip(loader, range(4), strict=False)])
+        time.sleep(0.5)
+        found = loader.diagnose()
+        go_on.set()
+        assert len(reading.result()) == 4
+    assert "stalls" in found.limiting
+    assert found.wait_share > 0.9
 
 
 @measured

@@ -135,6 +135,43 @@ def test_uneven_work_needs_room_and_not_workers():
     assert found.expected_gain == pytest.approx(2.0)
 
 
+def test_an_inline_stage_that_takes_next_to_no_time_is_not_blamed():
+    parts = [Part("slow", site=1), Part("quick", site=2, kind="inline")]
+    found = verdict(parts, counters() | stage("slow", 0.99, workers=1) | stage("quick", 0.01, workers=1))
+    assert found.limiting == "slow"
+
+
+def test_inline_work_that_computes_needs_a_process():
+    found = verdict([Part("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1, cpu=0.99))
+    assert 'on="process", workers=1' in found.advice
+
+
+def test_a_pool_that_is_busy_with_others_is_told():
+    found = verdict([Part("decode", pooled=True)], counters() | stage("decode", 0.3, workers=4, room=0.1))
+    assert "busy with others" in found.advice
+
+
+def test_pauses_between_epochs_change_nothing():
+    stats = counters(cores=1.95) | stage("decode", 0.99)
+    paused = stats | {"open_s": 3 * RUN_S, "stage.decode.waiting_room_s": 2 * 2 * RUN_S}
+    for found in (verdict([Part("decode")], stats, cores=2), verdict([Part("decode")], paused, cores=2)):
+        assert "All 2 cores are in use" in found.advice
+        assert found.stages[0].working == pytest.approx(0.99, abs=0.01)
+
+
+def test_a_stream_behind_a_reservoir_is_named():
+    parts = [Part("load", site=1, reservoir="reservoir", feeder="load", stream="rows"), Part("batch", site=2)]
+    stats = counters(wait=0.01) | stage("load", 0.99, workers=1, made=500, reading=0.98) | stage("batch", 0.01)
+    found = verdict(parts, stats | reservoir(1000, 0.5))
+    assert "rows is read by one worker at a time" in found.advice
+
+
+def test_workers_that_are_shared_grow_for_all_of_their_stages():
+    parts = [Part("one", site=1, site_workers=2), Part("two", site=1, site_workers=2)]
+    found = verdict(parts, counters(wait=0.9) | stage("one", 0.5) | stage("two", 0.49))
+    assert found.expected_gain == pytest.approx(4.0)
+
+
 def test_stages_that_share_workers_limit_together():
     parts = [Part("decode", site=1, site_workers=4), Part("batch", site=1, site_workers=4)]
     stats = counters() | stage("decode", 0.6, workers=4) | stage("batch", 0.39, workers=4)
@@ -158,7 +195,7 @@ def test_a_reservoir_that_hides_a_slow_stage_is_told_with_what_it_costs():
     assert found.reuse == 2.0
     assert "hides decode, which makes 50.5/s where the loop takes 100/s" in found.advice
     assert "served 2.0 times on average" in found.advice
-    assert "1 → 2 workers: about 1.0 times" in found.advice
+    assert "With 2 workers instead of 1: 1.0 times" in found.advice
     assert "2.0 times" in str(found)
 
 

@@ -290,13 +290,16 @@ class Engine:
         return all(step.op.settled(self.memos.get(step.number, {})) for step in self._joint_steps())
 
     def stage_stats(self) -> dict[str, float]:
-        """The counters of all stages, under the names that ``loader.stats()`` gives them."""
+        """The counters of all stages, under the names that ``loader.stats()`` gives them.
+
+        `cpu_s` is what worker processes were on a CPU; that of this process is the reader's to count.
+        """
         with LOCK:
             if not self.closed:
                 for lane in self.all_lanes:
                     lane.advance()
             out = {"stuck": self.stuck, "deaths": self.deaths, **self._meter.counts}
-            out["cpu_s"] += sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote)
+            out["cpu_s"] = sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote)
             return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memos)
 
     # ------------------------------------------------------------------ what workers call
@@ -451,7 +454,9 @@ class Engine:
                     self.reader.waiting = found is None
                     if found is None:
                         self._open()
-                began = perf_counter() if began is None else began
+                if began is None:
+                    began = perf_counter()
+                    self.counters.wait_begins(began)
                 if self._openings:
                     self._start()  # with nothing to read, there is time for that
                     continue
@@ -462,8 +467,7 @@ class Engine:
                 self._wait(run, began, timeout_s)
                 if self.reader.inside > 1:
                     self.reader.unpark()  # it may have been meant for the other one
-        if began is not None:
-            self.counters.wait_s += perf_counter() - began
+        self.counters.wait_ends(perf_counter())
         return chunk
 
     def ask(self, asks: bool) -> None:
@@ -602,6 +606,7 @@ class Engine:
     def abandon(self) -> None:
         """End without waiting or locking."""
         self.closed = True
+        self._meter.stop()
         _abandoned(self.crews, self.closing)
 
     def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:

@@ -122,7 +122,7 @@ class Isolated:
         #: blocks that chunks may be written to, in the order in which they were granted
         self._grants: deque[Block | None] = deque()
         self._estimate = Estimate()
-        self._stats: dict[str, float] = {"stuck": 0, "deaths": 0}
+        self._stats: dict[str, float] = {"stuck": 0, "deaths": 0, "cpu_s": 0.0}
         self._deaths = self._deaths_running = 0
         #: what came while an answer was waited for
         self._early: deque[Chunk | BaseException | bool] = deque()
@@ -168,6 +168,7 @@ class Isolated:
     def read(self, run: _Run, timeout_s: float | None) -> Chunk | None:
         """The next chunk of the epoch, or None at its end. Waits for it."""
         began = perf_counter()
+        self.counters.wait_begins(began)
         deadline = inf if timeout_s is None else began + timeout_s
         try:
             while True:
@@ -201,7 +202,7 @@ class Isolated:
                 elif found:
                     return None
         finally:
-            self.counters.wait_s += perf_counter() - began
+            self.counters.wait_ends(perf_counter())
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -394,9 +395,8 @@ class Isolated:
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, as the process last told them."""
         here = self._meter.counts
-        cpu_s = here["cpu_s"] + self._stats.get("cpu_s", 0.0)
         deaths = self._stats["deaths"] + self._deaths
-        return here | self._stats | {"deaths": deaths, "open_s": here["open_s"], "cpu_s": cpu_s}
+        return here | self._stats | {"deaths": deaths, "open_s": here["open_s"]}
 
     def _check_open(self) -> None:
         if self.closed:

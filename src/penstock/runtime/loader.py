@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Generic, Self, TypeVar, cast
 
 from penstock.checks import whole_number
@@ -31,6 +31,7 @@ from penstock.runtime.ranks import check_movable, merge_states
 from penstock.runtime.run import Run
 from penstock.runtime.state import Moment, described, read
 from penstock.sources.source import Flow
+from penstock.stats.counters import ReaderCounters
 from penstock.stats.diagnose import diagnose
 from penstock.stats.history import History, Snapshot
 from penstock.stats.lock import LOCK_PROBE
@@ -121,6 +122,7 @@ class Loader(Generic[T]):
         self._errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
         self._error_count = 0
         self._history = History()
+        self._clock = _Clock(self._engine.counters, running=False)
         weakref.finalize(self, self._engine.finalizer()).atexit = False
         if state is not None:
             self.load_state_dict(state)
@@ -195,7 +197,7 @@ class Loader(Generic[T]):
     def _batches(self, iteration: _Iteration, first: Chunk | None) -> Iterator[T]:
         """Hands batches over one by one; what has been handed over is no longer held here."""
         engine = self._engine
-        resumed = perf_counter()
+        clock = self._clock = _Clock(engine.counters)
         whole = False
         samples: list[Any] = []
         try:
@@ -203,10 +205,10 @@ class Loader(Generic[T]):
                 first = None
                 LOCK_PROBE.try_if_due(busy=True)  # workers have begun with what there is room for now
                 failure = self._account(chunk)
+                if not self._history:
+                    self._tick(clock)  # workers have been started, from now on it runs
                 samples = chunk.samples
                 self._in_hand = samples, chunk.places
-                if not self._history:
-                    resumed = self._clocked(resumed)  # workers have been started, from now on it runs
                 if samples:
                     self._chunks.append(
                         _Handed(
@@ -220,7 +222,7 @@ class Loader(Generic[T]):
                     if iteration.ended:
                         iteration.check()
                         return
-                resumed = self._clocked(resumed)
+                self._tick(clock)
                 if failure is not None:
                     self._fail(iteration, failure)
                 if iteration.ended:
@@ -228,7 +230,7 @@ class Loader(Generic[T]):
             whole = True
             self._check_limit(ended=True)
         finally:
-            self._clocked(resumed)
+            clock.stop()
             self._put_down(samples)
             if not iteration.ended:
                 iteration.ended = True
@@ -236,13 +238,11 @@ class Loader(Generic[T]):
                     self._stand(self._start_of(iteration.run.epoch + 1))
                 engine.leave(iteration.run, whole)
 
-    def _clocked(self, since: float) -> float:
-        """Count the time since then as time in an epoch, and keep a snapshot if it is time for one."""
-        now = perf_counter()
-        self._engine.counters.running_s += now - since
-        if now >= self._history.due:
-            self._history.add(Snapshot(now, self.stats()))
-        return now
+    def _tick(self, clock: _Clock) -> None:
+        """Count the time that has passed, and keep a snapshot if it is time for one."""
+        clock.tick()
+        if clock.now >= self._history.due:
+            self._history.add(Snapshot(clock.now, self.stats()))
 
     def _put_down(self, samples: list[Any]) -> None:
         """The epoch is over: what was read and not handed over never will be."""
@@ -306,6 +306,7 @@ class Loader(Generic[T]):
         iteration, self._iteration = self._iteration, None
         if iteration is not None and not iteration.ended:
             iteration.ended = True
+            self._clock.stop()
             self._put_down(self._in_hand[0])
             self._engine.leave(iteration.run)
 
@@ -490,16 +491,19 @@ class Loader(Generic[T]):
         engine = self._engine
         with LOCK:
             unread, unread_batches = self._unread
+            running_s, cpu_s = self._clock.spent
+            wait_s = engine.counters.waited_s(perf_counter())
             out: dict[str, float] = {
                 "samples": engine.counters.samples - unread,
                 "batches": engine.counters.batches - unread_batches,
                 "epoch": self._epoch,
-                "running_s": engine.counters.running_s,
-                "wait_s": engine.counters.wait_s,
-                "wait_share": engine.counters.wait_share,
+                "running_s": running_s,
+                "wait_s": wait_s,
+                "wait_share": min(wait_s / running_s, 1.0) if running_s > 0 else 0.0,
                 "errors": self._error_count,
             }
-        return out | engine.stage_stats()
+        stages = engine.stage_stats()
+        return out | stages | {"cpu_s": cpu_s + stages["cpu_s"]}
 
     def diagnose(self, last_s: float | None = None) -> Diagnosis:
         """What limits the run, and what one change would bring; print it for a report.
@@ -507,8 +511,8 @@ class Loader(Generic[T]):
         About the whole run from the first batch on, or its last seconds. May be asked at any time, after
         `close` too.
         """
-        if last_s is not None and not last_s > 0:
-            raise PlanError(f"diagnose(last_s=) must be positive, got {last_s!r}")
+        if last_s is not None and (isinstance(last_s, (bool, str)) or not last_s > 0):
+            raise PlanError(f"diagnose(last_s=) takes a positive number of seconds, got {last_s!r}")
         now = Snapshot(perf_counter(), self.stats())
         before = self._history.since(-math.inf if last_s is None else now.now - last_s)
         return diagnose(parts_of(self._engine.plan), before or now, now, worker_count("auto"))
@@ -571,6 +575,39 @@ class _Handed:
         self.first = first
         self.running = running
         self.pending = list(pending) if pending else []
+
+
+class _Clock:
+    """Counts the time of one iteration, and what this process is on a CPU in it."""
+
+    def __init__(self, counters: ReaderCounters, running: bool = True) -> None:
+        self._counters = counters
+        self._running = running
+        self.now, self._cpu = perf_counter(), process_time()
+
+    def tick(self) -> None:
+        """Add the time since the last tick, unless it is stopped."""
+        if not self._running:
+            return
+        now, cpu = perf_counter(), process_time()
+        self._counters.running_s += now - self.now
+        self._counters.cpu_s += cpu - self._cpu
+        self.now, self._cpu = now, cpu
+
+    def stop(self) -> None:
+        """The iteration is over, and with it what it waited for."""
+        self.tick()
+        if self._running:
+            self._running = False
+            self._counters.wait_ends(self.now)
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """Seconds in epochs, and on a CPU in them, those since the last tick included."""
+        running_s, cpu_s = self._counters.running_s, self._counters.cpu_s
+        if not self._running:
+            return running_s, cpu_s
+        return running_s + perf_counter() - self.now, cpu_s + process_time() - self._cpu
 
 
 class _Iteration:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from penstock.memory.block import BlockMap
@@ -46,6 +46,7 @@ class _Pump:
         self.wire = wire
         self.blocks = BlockMap()
         self.engine: Engine | None = None
+        self._cpu_began = process_time()
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         # What follows is guarded by `_changed`.
@@ -171,7 +172,7 @@ class _Pump:
             chunk = self.engine.read(run, None)
             if chunk is None:
                 if self._left < number:
-                    self._send(("end", number, self.engine.stage_stats()))
+                    self._send(("end", number, self._stats()))
                 return
             if chunk.failure is not None and isinstance(chunk.failure.exception, CountVaried):
                 position, chunk.failure = chunk.failure.exception.position, None
@@ -212,7 +213,7 @@ class _Pump:
         stats = standing = None
         if self._loose or now - self._told > _STATS_S:
             self._told = now
-            stats = self.engine.stage_stats()
+            stats = self._stats()
             if chunk.samples:
                 standing = self.engine.standing(trace, places, len(places) - 1)
         with self._changed:
@@ -224,6 +225,12 @@ class _Pump:
             segment = self.engine.plan.root.segment
             ranks = [trace.rank(one, places) if one.within == segment else 0 for one in chunk.losses]
         self._send(("chunk", number, stowed(chunk, layout, block), stats, standing, ranks), body)
+
+    def _stats(self) -> dict[str, float]:
+        """The counters of all stages; what this process is on a CPU is work of the loader too."""
+        assert self.engine is not None
+        stats = self.engine.stage_stats()
+        return stats | {"cpu_s": stats["cpu_s"] + process_time() - self._cpu_began}
 
     def _block_for(self, nbytes: int, grant: int | None) -> int | None:
         if fits(self.blocks, grant, nbytes):

@@ -63,15 +63,27 @@ class StageCounters:
 class ReaderCounters:
     """What the training loop has had and how long it waited."""
 
-    __slots__ = ("batches", "running_s", "samples", "wait_s")
+    __slots__ = ("_since", "batches", "cpu_s", "running_s", "samples", "wait_s")
 
     def __init__(self) -> None:
         self.samples = 0
         self.batches = 0
         self.wait_s = 0.0
+        #: time in epochs, and what this process was on a CPU in it
         self.running_s = 0.0
+        self.cpu_s = 0.0
+        #: when the wait began that is under way
+        self._since: float | None = None
 
-    @property
-    def wait_share(self) -> float:
-        """The share of its time that the training loop waited for data."""
-        return min(self.wait_s / self.running_s, 1.0) if self.running_s > 0 else 0.0
+    def wait_begins(self, now: float) -> None:
+        """The training loop waits from now on."""
+        self._since = now
+
+    def wait_ends(self, now: float) -> None:
+        """It has got something, or nothing will come; nothing happens if it did not wait."""
+        self.wait_s = self.waited_s(now)
+        self._since = None
+
+    def waited_s(self, now: float) -> float:
+        """Seconds that it has waited, the wait under way included."""
+        return self.wait_s if self._since is None else self.wait_s + max(now - self._since, 0.0)

@@ -30,9 +30,13 @@ _FULL = 0.92
 #: a wait for the interpreter lock that shows that others hold it: they are asked to let go of it after 5 ms
 _CONTENDED_S = 0.001
 #: a share of all time on a CPU, in threads of one stage, that can be what holds the lock
-_HOLDS = 0.5
+_HOLDS = 0.25
+#: a share of the time at work from which on a stage does nothing else than to read its stream
+_ONLY_READS = 0.8
+#: a share of the time at work from which on a function computes rather than waits
+_ON_CPU = 0.7
 #: samples served again by a reservoir, on average, that are worth a word
-_REUSED = 1.05
+_REUSED = 1.1
 #: a share of the workers that is worth a word
 _WORTH_NAMING = 0.05
 #: no more than so many times the workers there are
@@ -99,6 +103,10 @@ class _Case:
         working_s, input_s, room_s = (
             period.stage(label, f"{name}_s") for name in ("working", "waiting_input", "waiting_room")
         )
+        # Between epochs its workers wait too, first of all for room; that is nobody's fault.
+        pauses_s = (working_s + input_s + room_s) * self.period.pause_share
+        room_s, pauses_s = max(room_s - pauses_s, 0.0), max(pauses_s - room_s, 0.0)
+        input_s = max(input_s - pauses_s, 0.0)
         total_s = working_s + input_s + room_s or 1.0
         workers = period.workers(label)
         return StageDiagnosis(
@@ -118,10 +126,11 @@ class _Case:
         """Everything that can hold up the loop, the tightest first."""
         found = []
         for part in self.parts.values():
-            found.append(_Limit(part.label, self.rows[part.label].capacity * self._times(part), "workers"))
+            reading_s = self.period.stage(part.label, "reading_s")
             if part.stream:
-                reading_s = self.period.stage(part.label, "reading_s")
                 found.append(_Limit(part.label, self._capacity(part, 1, reading_s) * self._times(part), "stream"))
+            if not part.stream or reading_s < _ONLY_READS * self.period.stage(part.label, "working_s"):
+                found.append(_Limit(part.label, self.rows[part.label].capacity * self._times(part), "workers"))
         return sorted(found + self._shared(), key=lambda one: one.capacity)
 
     def _shared(self) -> list[_Limit]:
@@ -138,6 +147,11 @@ class _Case:
             found.append(_Limit(busiest.label, capacity, "shared"))
         return found
 
+    def _alike(self, one: _Limit, other: _Limit) -> bool:
+        """Whether what helps one helps the other: the same stage, or one on the same workers if these limit."""
+        same = self.parts[one.label].site == self.parts[other.label].site
+        return one.label == other.label or (other.why == "shared" and same and one.why != "stream")
+
     def _sharing(self, site: int) -> list[Part]:
         return [part for part in self.parts.values() if part.site == site]
 
@@ -150,16 +164,16 @@ class _Case:
     def verdict(self) -> Diagnosis:
         period = self.period
         if not period.samples:
-            return self._told(LOOP, "Nothing has been read yet: ask again when the loop has had some batches.")
+            return self._stalled()
         if self._contended and (holder := self._holder()) is not None:
             return self._locked(holder)
         if period.wait_share < _FED:
             return self._fed()
         inline = [part for part in self.parts.values() if part.kind == "inline"]
-        if inline:
+        if sum(period.stage(part.label, "working_s") for part in inline) > period.wait_s / 2:
             return self._inline(max(inline, key=lambda part: period.stage(part.label, "working_s")))
         tightest, *others = self._limits()
-        next_limit = next((one for one in others if one.label != tightest.label), None)
+        next_limit = next((one for one in others if not self._alike(one, tightest)), None)
         if tightest.capacity > _EXPLAINS * period.rate:
             return self._uneven(tightest)
         if self._full:
@@ -176,6 +190,17 @@ class _Case:
     def _contended(self) -> bool:
         return self.period.lock_wait_s > _CONTENDED_S
 
+    def _stalled(self) -> Diagnosis:
+        """Nothing has come."""
+        busiest = max(self.rows.values(), key=lambda row: row.working)
+        if not busiest.working or not self.period.wait_s:
+            return self._told(LOOP, "Nothing has been read yet: ask again when the loop has had some batches.")
+        return self._told(
+            busiest.label,
+            f"{busiest.label} limits: it is at work, and in {self.period.wait_s:.2g} s of waiting nothing has come "
+            "of it. loader(timeout_s=) names the sample that holds it up.",
+        )
+
     def _fed(self) -> Diagnosis:
         told = [
             f"The training loop limits: it waits {self._waits} of its time for data, so faster loading would "
@@ -185,46 +210,67 @@ class _Case:
         return self._told(LOOP, " ".join(told))
 
     def _hidden(self) -> list[str]:
-        """What a reservoir hides, and what that costs."""
-        for reservoir in {part.reservoir for part in self.parts.values() if part.reservoir}:
+        """What reservoirs hide, and what that costs."""
+        told = []
+        for reservoir in dict.fromkeys(part.reservoir for part in self.parts.values() if part.reservoir):
             reuse = self.period.reuse(reservoir)
             if reuse < _REUSED:
                 continue
-            upstream = [self.rows[part.label] for part in self.parts.values() if part.reservoir == reservoir]
-            slowest = min(upstream, key=lambda row: row.capacity)
-            told = [
-                f"But a reservoir hides {slowest.label}, which makes {per_second(slowest.capacity)} where the loop "
-                f"takes {per_second(self.period.rate)}: each sample is served {times(reuse)} on average."
-            ]
-            enough = min(ceil(slowest.workers * reuse * 0.95), _MOST_TIMES * slowest.workers)
-            if self._full:
-                told.append(f"{self._no_cores} With less work per sample more of them would be new.")
-            else:
-                then = max(reuse * slowest.workers / enough, 1.0)
-                told.append(f"{_change(slowest.workers, enough)}: about {times(then)}.")
-            return told
-        return []
+            upstream = [one for one in self._limits() if self.parts[one.label].reservoir == reservoir]
+            tightest = upstream[0]
+            told.append(
+                f"But a reservoir hides {tightest.label}, which makes {per_second(tightest.capacity / reuse)} where"
+                f" the loop takes {per_second(self.period.rate)}: each sample is served {times(reuse)} on average."
+            )
+            told.append(self._hidden_remedy(tightest, reuse))
+        return told
+
+    def _hidden_remedy(self, tightest: _Limit, reuse: float) -> str:
+        if tightest.why == "stream":
+            return f"{self.parts[tightest.label].stream} is read by one worker at a time: move work out of it."
+        best = min(reuse, self._gain_of_cores, _MOST_TIMES)
+        if best < _NOTHING:
+            return f"{self._no_cores} With less work per sample more of them would be new."
+        workers = self._workers(tightest)
+        wanted = max(ceil(workers * best * 0.95), workers + 1)
+        return (
+            f"With {wanted} workers instead of {workers}: {times(max(reuse / min(best, wanted / workers), 1.0))}."
+        )
+
+    def _workers(self, limit: _Limit) -> int:
+        return self.parts[limit.label].site_workers if limit.why == "shared" else self.rows[limit.label].workers
 
     def _inline(self, part: Part) -> Diagnosis:
         gain = min(self.rows[part.label].capacity / self.period.rate, self._gain_of_loop)
+        on_cpu = self.period.stage(part.label, "cpu_s") > _ON_CPU * self.period.stage(part.label, "working_s")
+        # Whether a function that computes lets go of the interpreter lock is not known; a process helps either way.
+        place = 'on="process", workers=1' if on_cpu else "workers=1"
         return self._told(
             part.label,
             f"{part.label} limits: it runs in the training loop's own thread, and takes {self._waits} of its time. "
-            f"One worker of its own, with workers=1: {_more(gain)}.",
+            f"With a worker of its own, {place}: {_more(gain)}.",
             gain,
         )
 
     def _uneven(self, tightest: _Limit) -> Diagnosis:
-        row = self.rows[tightest.label]
+        row, part = self.rows[tightest.label], self.parts[tightest.label]
         gain = min(tightest.capacity / self.period.rate, self._gain_of_loop)
-        remedy = f"keep more of it ready with prefetch(): up to {percent(gain - 1)} more"
-        if self.parts[tightest.label].ordered and row.waiting_room > row.waiting_input:
+        could = f"on average it could do {per_second(tightest.capacity)}"
+        spare = f"{could}, and still the training loop waits {self._waits} of its time."
+        if part.pooled:
+            return self._told(
+                tightest.label,
+                f"{tightest.label} limits, but not by its own work: {spare} The workers of its pool may be busy "
+                f"with others. With more of them, or a pool of its own: up to {_factor(gain)}.",
+                gain,
+            )
+        remedy = f"keep more of it ready with prefetch(): up to {_factor(gain)}"
+        if part.ordered and row.waiting_room > row.waiting_input:
             remedy += "; or take samples as they are done, with ordered=False"
         return self._told(
             tightest.label,
-            f"{tightest.label} limits, but not for lack of workers: on average it could do "
-            f"{per_second(tightest.capacity)}, and still the training loop waits {self._waits} of its time, as "
-            f"some samples take much longer than others. So {remedy}.",
+            f"{tightest.label} limits, but not for lack of workers: {spare} Samples that take much longer than "
+            f"others make such waits, and epochs of a few batches. If it is the former, {remedy}.",
             gain,
         )
 
@@ -265,8 +311,7 @@ class _Case:
         )
 
     def _more_workers(self, tightest: _Limit, next_limit: _Limit | None) -> Diagnosis:
-        part = self.parts[tightest.label]
-        workers = part.site_workers if tightest.why == "shared" else self.rows[tightest.label].workers
+        part, workers = self.parts[tightest.label], self._workers(tightest)
         best = self._bounded(float(_MOST_TIMES), tightest, next_limit)
         wanted = max(ceil(workers * best * 0.95), workers + 1)
         gain = min(best, wanted / workers)

@@ -48,9 +48,14 @@ class Period:
 
     @property
     def cores_used(self) -> float:
-        """How many cores this process and its workers kept busy, on average."""
+        """How many cores this process and its workers kept busy in epochs, on average."""
+        return self.of("cpu_s") / self.running_s if self.running_s > 0 else 0.0
+
+    @property
+    def pause_share(self) -> float:
+        """The share of the time that was not spent in epochs."""
         open_s = self.of("open_s")
-        return self.of("cpu_s") / open_s if open_s > 0 else 0.0
+        return max(1 - self.running_s / open_s, 0.0) if open_s > 0 else 0.0
 
     @property
     def lock_wait_s(self) -> float:

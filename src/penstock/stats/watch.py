@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter, process_time, thread_time
+from time import perf_counter, thread_time
 from typing import NamedTuple
 
 from penstock.stats.lock import LOCK_PROBE
@@ -43,7 +43,7 @@ class Watch:
 
 
 class Meter:
-    """What goes by while a loader is open: time, CPU time of this process, waits for the interpreter lock."""
+    """What goes by while a loader is open: time, and waits for the interpreter lock."""
 
     __slots__ = ("_began", "_ended")
 
@@ -62,8 +62,8 @@ class Meter:
         return {name: one - before for name, one, before in zip(_NAMES, now, self._began, strict=True)}
 
 
-_NAMES = ("open_s", "cpu_s", "lock_tries", "lock_wait_s")
+_NAMES = ("open_s", "lock_tries", "lock_wait_s")
 
 
 def _now() -> tuple[float, ...]:
-    return perf_counter(), process_time(), LOCK_PROBE.tries, LOCK_PROBE.wait_s
+    return perf_counter(), LOCK_PROBE.tries, LOCK_PROBE.wait_s
