@@ -47,8 +47,9 @@ class ProcessWorker(ThreadWorker):
 
     def renew(self) -> Process:
         """Another process in place of the one that has ended."""
-        self.process.close()
-        self.process = self.executor.new_process(self.name)
+        # In this order: the server that starts processes ends with the last one that it has started.
+        ended, self.process = self.process, self.executor.new_process(self.name)
+        ended.close()
         return self.process
 
     def interrupt(self) -> None:

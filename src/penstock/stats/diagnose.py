@@ -89,7 +89,7 @@ class _Case:
     # ------------------------------------------------------------------ what the counters say
 
     def _made(self, part: Part) -> float:
-        """Samples made at the end that `part` leads to, the training loop or a reservoir; at least the first."""
+        """Samples made at the end that `part` leads to: the training loop, or a reservoir. Never none."""
         period = self.period
         if part.reservoir:
             end, handed = part.feeder, period.of(f"{part.reservoir}.draws")
@@ -128,9 +128,9 @@ class _Case:
         for part in self.parts.values():
             reading_s = self.period.stage(part.label, "reading_s")
             if part.stream:
-                found.append(_Limit(part.label, self._capacity(part, 1, reading_s) * self._times(part), "stream"))
+                found.append(_Limit(part.label, self._capacity(part, 1, reading_s) * self._repeats(part), "stream"))
             if not part.stream or reading_s < _ONLY_READS * self.period.stage(part.label, "working_s"):
-                found.append(_Limit(part.label, self.rows[part.label].capacity * self._times(part), "workers"))
+                found.append(_Limit(part.label, self.rows[part.label].capacity * self._repeats(part), "workers"))
         return sorted(found + self._shared(), key=lambda one: one.capacity)
 
     def _shared(self) -> list[_Limit]:
@@ -140,7 +140,7 @@ class _Case:
             sharing = self._sharing(site)
             if len(sharing) < 2:
                 continue
-            again = max(self._times(part) for part in sharing)
+            again = max(self._repeats(part) for part in sharing)
             per_sample = sum(row.workers / row.capacity for row in (self.rows[part.label] for part in sharing))
             busiest = max(sharing, key=lambda part: self.period.stage(part.label, "working_s"))
             capacity = busiest.site_workers / per_sample * again if per_sample else inf
@@ -155,7 +155,7 @@ class _Case:
     def _sharing(self, site: int) -> list[Part]:
         return [part for part in self.parts.values() if part.site == site]
 
-    def _times(self, part: Part) -> float:
+    def _repeats(self, part: Part) -> float:
         """How many samples the training loop gets for one of this stage: more than one by a reservoir."""
         return self.period.reuse(part.reservoir) if part.reservoir else 1.0
 

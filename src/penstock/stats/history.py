@@ -50,7 +50,7 @@ class History:
         self._kept = [first, *reversed(thinned)]
 
     def since(self, then: float) -> Snapshot | None:
-        """The last snapshot that is not younger than `then`, or the first."""
+        """The last snapshot taken until `then`, or the first of all."""
         older = [one for one in self._kept if one.now <= then]
         return older[-1] if older else self._kept[0] if self._kept else None
 
