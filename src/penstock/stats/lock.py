@@ -15,8 +15,8 @@ __all__ = ["LOCK_PROBE", "LockProbe"]
 
 _NAP_S = 0.0001
 #: how often a reader that has nothing else to do tries, and one that has
-_EVERY_S = 0.1
-_EVERY_BUSY_S = 0.5
+_EVERY_S = 0.2
+_EVERY_BUSY_S = 1.0
 #: a share of a CPU that this process has used since the last look, from which on that may be the lock
 _WORTH_A_TRY = 0.5
 
