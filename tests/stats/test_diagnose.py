@@ -260,4 +260,5 @@ def test_it_is_plain_data_too():
     found = verdict([Part("load")], counters(wait=1.0) | stage("load", 0.0)).to_dict()
     assert found["limiting"] == "load"
     assert found["stages"][0]["capacity"] is None
+    assert found["expected_gain"] == 4
     assert found["loop_capacity"] is None

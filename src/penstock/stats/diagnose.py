@@ -79,6 +79,8 @@ def diagnose(parts: Sequence[Part], before: Snapshot, after: Snapshot, cores: in
 
 
 class _Case:
+    """A run, and what is said of it."""
+
     def __init__(self, parts: Sequence[Part], period: Period, cores: int) -> None:
         self.parts = {part.label: part for part in parts}
         self.period = period
@@ -163,7 +165,7 @@ class _Case:
 
     def verdict(self) -> Diagnosis:
         period = self.period
-        if not period.samples:
+        if not period.samples or not period.running_s:
             return self._stalled()
         if self._contended and (holder := self._holder()) is not None:
             return self._locked(holder)
@@ -218,9 +220,10 @@ class _Case:
                 continue
             upstream = [one for one in self._limits() if self.parts[one.label].reservoir == reservoir]
             tightest = upstream[0]
+            made, taken = per_second(tightest.capacity / reuse), per_second(self.period.rate)
             told.append(
-                f"But a reservoir hides {tightest.label}, which makes {per_second(tightest.capacity / reuse)} where"
-                f" the loop takes {per_second(self.period.rate)}: each sample is served {times(reuse)} on average."
+                f"But a reservoir hides {tightest.label}, which makes {made} where the loop takes {taken}: each sample "
+                f"is served {times(reuse)} on average."
             )
             told.append(self._hidden_remedy(tightest, reuse))
         return told
@@ -254,7 +257,7 @@ class _Case:
 
     def _uneven(self, tightest: _Limit) -> Diagnosis:
         row, part = self.rows[tightest.label], self.parts[tightest.label]
-        gain = min(tightest.capacity / self.period.rate, self._gain_of_loop)
+        gain = min(tightest.capacity / self.period.rate, self._gain_of_loop, _MOST_TIMES)
         could = f"on average it could do {per_second(tightest.capacity)}"
         spare = f"{could}, and still the training loop waits {self._waits} of its time."
         if part.pooled:
