@@ -233,8 +233,8 @@ class JoinedInlet(Inlet):
         self._again = again
         #: how many outputs the joint has made
         self._made = 0
-        #: what was lost among the samples that these were made of, as it is told further on
-        self._due: dict[int, ErrorRecord] = {}
+        #: what was lost among the samples that these were made of, and the same as it is told further on
+        self._due: dict[int, tuple[ErrorRecord, ErrorRecord]] = {}
         self._keeps = joint is not None and joint.keeps
         self._eager = joint is not None and joint.eager
         #: how many samples are lacking for what comes next, with none on their way; and does anybody wait for it
@@ -277,10 +277,7 @@ class JoinedInlet(Inlet):
             record.next = self._record = self._recorded()
             for queue in self.queues:
                 if queue.lost:
-                    lost = queue.lost_before()
-                    record.lost += [(one.segment, one.turn, one.place) for one in lost]
-                    for one in lost:
-                        self._due.setdefault(id(one), replace(one, at=(record.first, ()), within=self._key))
+                    self._depend(record, queue.lost_before())
         if samples or self._finished or self._eager:
             return bool(samples) or self._finished
         if self._overflows():
@@ -294,6 +291,13 @@ class JoinedInlet(Inlet):
                 return True
             moved = self._fill(queue) or moved
         return moved
+
+    def _depend(self, record: Record, lost: list[ErrorRecord]) -> None:
+        """What a step has made depends on these losses, and they are to be told with its first output."""
+        for one in lost:
+            record.lost.append((one.segment, one.turn, one.place))
+            numbered = replace(one, at=(record.first, ()), within=self._key)
+            self._due.setdefault(id(one), (one, numbered))
 
     def _even(self, joint: Joint) -> bool:
         """Whether several outputs of one step can be told apart afterwards, by how many samples each is made of."""
@@ -437,6 +441,7 @@ class JoinedInlet(Inlet):
         samples, places = self._passed.take(count)
         trace = Trace(places, self._passed.came, self._sieves(places))
         losses = self._losses_before(places[-1], trace) if self.losses else []
+        self._due.clear()
         return Ticket(self.epoch, samples=samples, places=places, losses=losses, nbytes=nbytes, trace=trace)
 
     def _sieves(self, places: Sequence[Place]) -> tuple[Sieve, ...]:
@@ -468,12 +473,11 @@ class JoinedInlet(Inlet):
             self.losses = left
             return told
         if self._eager:
-            told, self.losses, self._due = self.losses, [], {}
+            told, self.losses = self.losses, []
             return told
         due = self._due
-        told = [due[id(record)] for record in self.losses if id(record) in due]
+        told = [due[id(record)][1] for record in self.losses if id(record) in due]
         self.losses = [record for record in self.losses if id(record) not in due]
-        self._due = {}
         return told
 
     @property
@@ -482,12 +486,14 @@ class JoinedInlet(Inlet):
 
     def unburden(self) -> Ticket:
         told = self.losses if self.joint is None or self._eager else list(map(self._missed, self.losses))
-        self.losses, self._due = [], {}
+        self.losses = []
+        self._due.clear()
         return Ticket(self.epoch, samples=[], losses=told)
 
     def _missed(self, lost: ErrorRecord) -> ErrorRecord:
         """What was lost, as it is told further on: the next output will be the first that it is missing for."""
-        return self._due.get(id(lost)) or replace(lost, at=(self._made, ()), within=self._key)
+        _, numbered = self._due.get(id(lost), (lost, None))
+        return numbered or replace(lost, at=(self._made, ()), within=self._key)
 
     @property
     def sample_bytes(self) -> int:

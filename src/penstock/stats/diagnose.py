@@ -222,8 +222,8 @@ class _Case:
             tightest = upstream[0]
             made, taken = per_second(tightest.capacity / reuse), per_second(self.period.rate)
             told.append(
-                f"But a reservoir hides {tightest.label}, which makes {made} where the loop takes {taken}: each sample "
-                f"is served {times(reuse)} on average."
+                f"But a reservoir hides {tightest.label}, which makes {made} where the loop takes {taken}: each "
+                f"sample is served {times(reuse)} on average."
             )
             told.append(self._hidden_remedy(tightest, reuse))
         return told
