@@ -175,7 +175,8 @@ def losses_left(lost: list[Any], at: dict[str, Any] | None) -> list[Any]:
         inputs = [one for one in at["feed"]["inputs"] if one is not None]
         at = inputs[0]["at"] if len(inputs) == 1 else None
     low = 0 if at is None else at["feed"]["position"]
-    return [one for one in lost if not isinstance(one[2], int) or one[2] >= low]
+    # Only there are places positions; further on they may be numbers of outputs.
+    return [one for one in lost if one[0] != "source" or not isinstance(one[2], int) or one[2] >= low]
 
 
 class LostBefore(Exception):
