@@ -51,11 +51,22 @@ def test_a_loop_that_hardly_waits_limits_itself():
 
 
 def test_threads_that_hold_the_lock_slow_down_a_loop_that_does_not_wait():
-    stats = counters(wait=0.01, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.25, workers=4, room=0.75, cpu=0.95)
+    stats = counters(wait=0.01, cores=1.0, lock_ms=5.0, batch=4) | stage("tokenise", 0.25, 4, 0.75, cpu=0.95)
     found = verdict([Part("tokenise")], stats, cores=2)
     assert found.limiting == "tokenise"
     assert "5.0 ms" in found.advice
     assert found.expected_gain == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_lock_that_costs_a_fed_loop_next_to_nothing_is_not_worth_a_word():
+    # 1.3 ms for each of ten batches a second.
+    stats = counters(wait=0.01, cores=1.4, lock_ms=1.3) | stage("decode", 0.7, room=0.3, cpu=0.95)
+    assert verdict([Part("decode")], stats, cores=2).limiting == LOOP
+
+
+def test_a_lock_is_not_blamed_where_cores_are_what_is_lacking():
+    stats = counters(wait=0.4, cores=1.95, lock_ms=1.3) | stage("decode", 0.99, cpu=0.95)
+    assert "All 2 cores are in use" in verdict([Part("decode")], stats, cores=2).advice
 
 
 def test_a_lock_that_the_loop_itself_holds_is_not_blamed_on_a_stage():

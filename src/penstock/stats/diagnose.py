@@ -167,8 +167,9 @@ class _Case:
         period = self.period
         if not period.samples or not period.running_s:
             return self._stalled()
-        if self._contended and (holder := self._holder()) is not None:
-            return self._locked(holder)
+        holder = self._holder() if self._contended else None
+        if holder is not None and (gain := self._gain_without_lock(holder)) >= _NOTHING:
+            return self._locked(holder, gain)
         if period.wait_share < _FED:
             return self._fed()
         inline = [part for part in self.parts.values() if part.kind == "inline"]
@@ -190,7 +191,10 @@ class _Case:
 
     @property
     def _contended(self) -> bool:
-        return self.period.lock_wait_s > _CONTENDED_S
+        """Whether threads wait for the interpreter lock, and a loop that has enough to read feels it."""
+        period = self.period
+        cost = period.lock_wait_s * period.batches / period.running_s  # it waits at least once for each batch
+        return period.lock_wait_s > _CONTENDED_S and (period.wait_share >= _FED or cost >= _FED)
 
     def _stalled(self) -> Diagnosis:
         """Nothing has come."""
@@ -299,17 +303,21 @@ class _Case:
         label = max(spent, key=spent.__getitem__, default="")
         return self.rows[label] if label and spent[label] > _HOLDS * self.period.of("cpu_s") else None
 
-    def _locked(self, row: StageDiagnosis) -> Diagnosis:
-        """Threads that take turns: processes need not."""
-        workers = min(max(row.workers, 2), self.cores)
-        alone = workers * self.period.running_s / self.period.stage(row.label, "cpu_s")
+    def _gain_without_lock(self, row: StageDiagnosis) -> float:
+        """What can be gained if the work of a stage is done in processes, which need not take turns."""
+        alone = self._processes(row) * self.period.running_s / self.period.stage(row.label, "cpu_s")
         others = (one.capacity / self.period.rate for one in self._limits() if one.label != row.label)
-        gain = max(min([alone, self._gain_of_cores, *others]), 1.0)
+        return max(min([alone, self._gain_of_cores, *others]), 1.0)
+
+    def _processes(self, row: StageDiagnosis) -> int:
+        return min(max(row.workers, 2), self.cores)
+
+    def _locked(self, row: StageDiagnosis, gain: float) -> Diagnosis:
         return self._told(
             row.label,
             f"{row.label} limits: its threads hold the interpreter lock, and whoever lets go of it waits "
             f"{self.period.lock_wait_s * 1000:.1f} ms to get it back, the training loop too. With "
-            f'on="process", workers={workers}: up to {_factor(gain)}.',
+            f'on="process", workers={self._processes(row)}: up to {_factor(gain)}.',
             gain,
         )
 
