@@ -440,8 +440,7 @@ class JoinedInlet(Inlet):
         self.held_bytes -= nbytes
         samples, places = self._passed.take(count)
         trace = Trace(places, self._passed.came, self._sieves(places))
-        losses = self._losses_before(places[-1], trace) if self.losses else []
-        self._due.clear()
+        losses = self._losses_before(places, trace) if self.losses else []
         return Ticket(self.epoch, samples=samples, places=places, losses=losses, nbytes=nbytes, trace=trace)
 
     def _sieves(self, places: Sequence[Place]) -> tuple[Sieve, ...]:
@@ -457,14 +456,14 @@ class JoinedInlet(Inlet):
             out += self._again.sieves(record.first + at, places[offset:stop])
         return out
 
-    def _losses_before(self, place: Place, trace: Trace) -> list[ErrorRecord]:
-        """What was lost before the sample at `place`, or among the samples that it was chosen from.
+    def _losses_before(self, places: Sequence[Place], trace: Trace) -> list[ErrorRecord]:
+        """What was lost before the last of some samples, or among the samples that it was chosen from.
 
         What was lost behind it waits for its own turn. Nothing may be told later than what depends on it: the
         next joint saves what it was told, and where it is resumed, nothing else is known to be lost.
         """
         if self.joint is None:
-            one, segment = trace.locate(place), self.queues[0].segment
+            one, segment = trace.locate(places[-1]), self.queues[0].segment
             told: list[ErrorRecord] = []
             left: list[ErrorRecord] = []
             for record in self.losses:
@@ -475,9 +474,13 @@ class JoinedInlet(Inlet):
         if self._eager:
             told, self.losses = self.losses, []
             return told
-        due = self._due
-        told = [due[id(record)][1] for record in self.losses if id(record) in due]
-        self.losses = [record for record in self.losses if id(record) not in due]
+        offset, record, at = self._passed.came[-1]
+        last = (record.first + at + len(places) - 1 - offset, ())
+        due = {key: numbered for key, (_, numbered) in self._due.items() if numbered.at and numbered.at <= last}
+        told = [due[id(one)] for one in self.losses if id(one) in due]
+        self.losses = [one for one in self.losses if id(one) not in due]
+        for key in due:
+            del self._due[key]
         return told
 
     @property
