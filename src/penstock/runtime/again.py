@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.provenance import Passed, Place, path, starts
 from penstock.runtime.chunk import Chunk, ErrorRecord
-from penstock.runtime.marks import Standing, place_from
+from penstock.runtime.marks import Standing, down, place_from
 from penstock.runtime.stretches import Stretch, common
 
 __all__ = ["BEGINNING", "Again", "Lost", "Sieve", "Start", "losses_in", "losses_left", "sifted"]
@@ -171,10 +171,7 @@ def losses_in(at: dict[str, Any] | None) -> list[Any]:
 
 def losses_left(lost: list[Any], at: dict[str, Any] | None) -> list[Any]:
     """What of `lost` may still be met from a standing on: all but what is over at the source, if there is one."""
-    while at is not None and "position" not in at["feed"]:
-        inputs = [one for one in at["feed"]["inputs"] if one is not None]
-        at = inputs[0]["at"] if len(inputs) == 1 else None
-    low = 0 if at is None else at["feed"]["position"]
+    low = max((one["feed"].get("position", 0) for one in down(at)), default=0)
     # Only there are places positions; further on they may be numbers of outputs.
     return [one for one in lost if one[0] != "source" or not isinstance(one[2], int) or one[2] >= low]
 

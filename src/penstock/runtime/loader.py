@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any, Generic, Self, TypeVar, cast
 
 from penstock.checks import whole_number
@@ -31,11 +31,11 @@ from penstock.runtime.ranks import check_movable, merge_states
 from penstock.runtime.run import Run
 from penstock.runtime.state import Moment, described, read
 from penstock.sources.source import Flow
-from penstock.stats.counters import ReaderCounters
 from penstock.stats.diagnose import diagnose
 from penstock.stats.history import History, Snapshot
 from penstock.stats.lock import LOCK_PROBE
 from penstock.stats.report import Diagnosis
+from penstock.stats.watch import Clock
 
 __all__ = ["Loader", "known_length"]
 
@@ -122,7 +122,7 @@ class Loader(Generic[T]):
         self._errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
         self._error_count = 0
         self._history = History()
-        self._clock = _Clock(self._engine.counters, running=False)
+        self._clock = Clock(self._engine.counters, running=False)
         weakref.finalize(self, self._engine.finalizer()).atexit = False
         if state is not None:
             self.load_state_dict(state)
@@ -197,7 +197,7 @@ class Loader(Generic[T]):
     def _batches(self, iteration: _Iteration, first: Chunk | None) -> Iterator[T]:
         """Hands batches over one by one; what has been handed over is no longer held here."""
         engine = self._engine
-        clock = self._clock = _Clock(engine.counters)
+        clock = self._clock = Clock(engine.counters)
         whole = False
         samples: list[Any] = []
         try:
@@ -238,7 +238,7 @@ class Loader(Generic[T]):
                     self._stand(self._start_of(iteration.run.epoch + 1))
                 engine.leave(iteration.run, whole)
 
-    def _tick(self, clock: _Clock) -> None:
+    def _tick(self, clock: Clock) -> None:
         """Count the time that has passed, and keep a snapshot if it is time for one."""
         clock.tick()
         if clock.now >= self._history.due:
@@ -575,39 +575,6 @@ class _Handed:
         self.first = first
         self.running = running
         self.pending = list(pending) if pending else []
-
-
-class _Clock:
-    """Counts the time of one iteration, and what this process is on a CPU in it."""
-
-    def __init__(self, counters: ReaderCounters, running: bool = True) -> None:
-        self._counters = counters
-        self._running = running
-        self.now, self._cpu = perf_counter(), process_time()
-
-    def tick(self) -> None:
-        """Add the time since the last tick, unless it is stopped."""
-        if not self._running:
-            return
-        now, cpu = perf_counter(), process_time()
-        self._counters.running_s += now - self.now
-        self._counters.cpu_s += cpu - self._cpu
-        self.now, self._cpu = now, cpu
-
-    def stop(self) -> None:
-        """The iteration is over, and with it what it waited for."""
-        self.tick()
-        if self._running:
-            self._running = False
-            self._counters.wait_ends(self.now)
-
-    @property
-    def spent(self) -> tuple[float, float]:
-        """Seconds in epochs, and on a CPU in them, those since the last tick included."""
-        running_s, cpu_s = self._counters.running_s, self._counters.cpu_s
-        if not self._running:
-            return running_s, cpu_s
-        return running_s + perf_counter() - self.now, cpu_s + process_time() - self._cpu
 
 
 class _Iteration:

@@ -14,7 +14,7 @@ what is saved; `penstock.runtime.again` reads that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -37,6 +37,7 @@ __all__ = [
     "Trace",
     "Turn",
     "Turns",
+    "down",
     "high",
     "place_from",
     "plain",
@@ -520,11 +521,18 @@ def _plain_record(record: Record, stop: int) -> Plain:
 def high(at: Plain | None) -> int:
     """The first position of the source from which on nothing has been begun, where there is one source."""
     found = 0
-    while at is not None and "position" not in at["feed"]:
-        found = max(found, at["feed"].get("high", 0))
-        inputs = [one for one in at["feed"]["inputs"] if one is not None]
+    for one in down(at):
+        feed = one["feed"]
+        found = max(found, feed["position"] + one.get("next", 0) if "position" in feed else feed.get("high", 0))
+    return found
+
+
+def down(at: Plain | None) -> Iterator[Plain]:
+    """A saved standing, that of its one input, and so on to the source; no further where there are several."""
+    while at is not None:
+        yield at
+        inputs = [one for one in at["feed"].get("inputs", ()) if one is not None]
         at = inputs[0]["at"] if len(inputs) == 1 else None
-    return found if at is None else max(found, at["feed"]["position"] + at.get("next", 0))
 
 
 def _runs(numbers: list[int]) -> list[list[int]]:

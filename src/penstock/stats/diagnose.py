@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil, inf
 
 from penstock.stats.history import Snapshot
@@ -124,6 +125,7 @@ class _Case:
     def _capacity(self, part: Part, workers: int, seconds: float) -> float:
         return workers * self._made(part) / seconds if seconds > 0 else inf
 
+    @cached_property
     def _limits(self) -> list[_Limit]:
         """Everything that can hold up the loop, the tightest first."""
         found = []
@@ -175,7 +177,7 @@ class _Case:
         inline = [part for part in self.parts.values() if part.kind == "inline"]
         if sum(period.stage(part.label, "working_s") for part in inline) > period.wait_s / 2:
             return self._inline(max(inline, key=lambda part: period.stage(part.label, "working_s")))
-        tightest, *others = self._limits()
+        tightest, *others = self._limits
         next_limit = next((one for one in others if not self._alike(one, tightest)), None)
         if tightest.capacity > _EXPLAINS * period.rate:
             return self._uneven(tightest)
@@ -222,7 +224,7 @@ class _Case:
             reuse = self.period.reuse(reservoir)
             if reuse < _REUSED:
                 continue
-            upstream = [one for one in self._limits() if self.parts[one.label].reservoir == reservoir]
+            upstream = [one for one in self._limits if self.parts[one.label].reservoir == reservoir]
             tightest = upstream[0]
             made, taken = per_second(tightest.capacity / reuse), per_second(self.period.rate)
             told.append(
@@ -239,7 +241,7 @@ class _Case:
         if best < _NOTHING:
             return f"{self._no_cores} With less work per sample more of them would be new."
         workers = self._workers(tightest)
-        wanted = max(ceil(workers * best * 0.95), workers + 1)
+        wanted = _enough(workers, best)
         return (
             f"With {wanted} workers instead of {workers}: {times(max(reuse / min(best, wanted / workers), 1.0))}."
         )
@@ -306,7 +308,7 @@ class _Case:
     def _gain_without_lock(self, row: StageDiagnosis) -> float:
         """What can be gained if the work of a stage is done in processes, which need not take turns."""
         alone = self._processes(row) * self.period.running_s / self.period.stage(row.label, "cpu_s")
-        others = (one.capacity / self.period.rate for one in self._limits() if one.label != row.label)
+        others = (one.capacity / self.period.rate for one in self._limits if one.label != row.label)
         return max(min([alone, self._gain_of_cores, *others]), 1.0)
 
     def _processes(self, row: StageDiagnosis) -> int:
@@ -324,7 +326,7 @@ class _Case:
     def _more_workers(self, tightest: _Limit, next_limit: _Limit | None) -> Diagnosis:
         part, workers = self.parts[tightest.label], self._workers(tightest)
         best = self._bounded(float(_MOST_TIMES), tightest, next_limit)
-        wanted = max(ceil(workers * best * 0.95), workers + 1)
+        wanted = _enough(workers, best)
         gain = min(best, wanted / workers)
         if gain < _NOTHING:
             return self._told(
@@ -400,6 +402,11 @@ class _Case:
             seconds=period.running_s,
             reuse=reuse,
         )
+
+
+def _enough(workers: int, gain: float) -> int:
+    """As many workers as a gain takes, and more than there are; for its last few percent there is no other."""
+    return max(ceil(workers * gain * 0.95), workers + 1)
 
 
 def _change(workers: int, wanted: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 from typing import NamedTuple
 
+from penstock.stats.counters import ReaderCounters
 from penstock.stats.lock import LOCK_PROBE
 
-__all__ = ["NOTHING", "Meter", "Spent", "Watch"]
+__all__ = ["NOTHING", "Clock", "Meter", "Spent", "Watch"]
 
 
 class Spent(NamedTuple):
@@ -40,6 +41,39 @@ class Watch:
         """What has been spent until now."""
         cpu_s = 0.0 if self._cpu_began is None else thread_time() - self._cpu_began
         return Spent(self.elapsed_s, cpu_s)
+
+
+class Clock:
+    """Counts the time of one iteration, and what this process is on a CPU in it."""
+
+    def __init__(self, counters: ReaderCounters, running: bool = True) -> None:
+        self._counters = counters
+        self._running = running
+        self.now, self._cpu = perf_counter(), process_time()
+
+    def tick(self) -> None:
+        """Add the time since the last tick, unless it is stopped."""
+        if not self._running:
+            return
+        now, cpu = perf_counter(), process_time()
+        self._counters.running_s += now - self.now
+        self._counters.cpu_s += cpu - self._cpu
+        self.now, self._cpu = now, cpu
+
+    def stop(self) -> None:
+        """The iteration is over, and with it what it waited for."""
+        self.tick()
+        if self._running:
+            self._running = False
+            self._counters.wait_ends(self.now)
+
+    @property
+    def spent(self) -> tuple[float, float]:
+        """Seconds in epochs, and on a CPU in them, those since the last tick included."""
+        running_s, cpu_s = self._counters.running_s, self._counters.cpu_s
+        if not self._running:
+            return running_s, cpu_s
+        return running_s + perf_counter() - self.now, cpu_s + process_time() - self._cpu
 
 
 class Meter:
