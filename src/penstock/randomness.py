@@ -12,6 +12,7 @@ numbers in every version, and the order of an epoch must not change with an upgr
 
 from __future__ import annotations
 
+import hashlib
 import math
 from functools import lru_cache
 from typing import Any
@@ -46,11 +47,9 @@ def derive(*parts: int | str) -> int:
     >>> derive(0, 1) == derive(1, 0)
     False
     """
-    from hashlib import blake2b  # takes long, and what neither draws nor shuffles does without
-
     # Every part begins with a letter, so a separator inside one, doubled, is told from one between two.
     text = "\x1f".join(f"{type(part).__name__[0]}{part}".replace("\x1f", "\x1f\x1f") for part in parts)
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
 
 
 #: (dtype, bits of a half, shifts and multipliers of the hash) for domains below 2**32 and above
@@ -188,14 +187,10 @@ def uniform(positions: Int64s, key: int) -> Float64s:
     >>> uniform(np.array([7, 0, 7]), key=1).round(3).tolist()
     [0.082, 0.49, 0.082]
     """
-    return (hashed(positions, key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def hashed(positions: Int64s, key: int) -> Words:
-    """A 64-bit number for each of `positions`, the same for the same key on every machine."""
     hashes = _mixed(positions.astype(np.uint64), key, _WIDE)
     # Once more with the other half of the key: positions are near each other, and so few of their bits differ.
-    return _mixed(hashes, key >> 64, _WIDE)
+    hashes = _mixed(hashes, key >> 64, _WIDE)
+    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def exponential(positions: Int64s, key: int) -> Float64s:

@@ -7,13 +7,12 @@ import time
 import pytest
 
 import penstock as ps
-from penstock.executors import executor
+from penstock import executors
 from penstock.executors.threads import ThreadExecutor
 
 LIMITED = """
 import resource, threading, warnings
 import penstock as ps
-from penstock import *  # while there is memory for it
 
 def twice(x):
     return 2 * x
@@ -70,7 +69,7 @@ class TestStartingFails:
                         raise exc
                     return super().start(work, name)
 
-            monkeypatch.setitem(executor.OWN, "failing", Failing)
+            monkeypatch.setitem(executors._OWN, "failing", Failing)
 
         return register
 

@@ -11,9 +11,8 @@ Guarantees:
 
 A process starts by one of three methods:
 
-* "forkserver", the default on Linux: forked from a server that has the heavy imports done, see `servers`.
-* "spawn": a new interpreter, which imports everything itself. The default on macOS, whose own libraries may
-  crash in a forked process.
+* "forkserver", the default: forked from a server that has the heavy imports done, see `servers`.
+* "spawn": a new interpreter, which imports everything itself. The default where there is no fork.
 * "fork": from this very process. Fast, and as safe as its threads, locks and libraries allow.
 """
 
@@ -31,11 +30,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
-from penstock import system
-from penstock.errors import PenstockError, PlanError, WorkerDied
+from penstock.errors import PenstockError, WorkerDied
 from penstock.executors import newborn, servers
 from penstock.executors.ending import UNKNOWN, Exit, OwnChild, ServedChild, has_pidfd, own_peak_bytes, readable
-from penstock.interrupts import uninterrupted
 
 __all__ = ["Exit", "Process", "StartOptions", "keep_warm"]
 
@@ -64,29 +61,25 @@ class StartOptions:
 
     `env` is added to the environment of this process and wins over everything; libraries see it while they
     are loaded, except with "fork". Without it a process uses one thread in BLAS, OpenMP and the like, unless
-    this process's environment says otherwise, and sees no GPU unless `gpus`: then those that this process may see.
-    `mallopt` has glibc keep large freed buffers.
+    this process's environment says otherwise, and sees no GPU. `mallopt` has glibc keep large freed buffers.
     """
 
     method: str | None = None
     env: tuple[tuple[str, str], ...] = ()
     mallopt: bool = True
-    gpus: bool = False
 
     def chosen(self) -> str:
         """The method, or the default of this system."""
-        if why := system.why_no_processes():
-            raise PlanError(why)
-        method = self.method or ("forkserver" if hasattr(os, "fork") and sys.platform != "darwin" else "spawn")
+        if not hasattr(socket, "SCM_RIGHTS"):
+            raise PenstockError("worker processes need Unix sockets, which this system has not; use threads")
+        method = self.method or ("forkserver" if hasattr(os, "fork") else "spawn")
         if method not in METHODS:
             raise PenstockError(f"there is no start method {method!r}; there are: {', '.join(METHODS)}")
         return method
 
     def environ(self) -> dict[str, str]:
         """The environment of a process that starts now."""
-        environ = dict.fromkeys(_THREADS, "1") | dict(os.environ)
-        if not self.gpus:
-            environ["CUDA_VISIBLE_DEVICES"] = ""
+        environ = dict.fromkeys(_THREADS, "1") | dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ""}
         return environ | dict(self.env)
 
     def server_key(self, environ: dict[str, str]) -> servers.Key:
@@ -101,14 +94,13 @@ class Process:
     that returns. This returns before the process is up.
     """
 
-    @uninterrupted()
     def __init__(self, entry: str, name: str, options: StartOptions = StartOptions()) -> None:  # noqa: B008
         method, environ = options.chosen(), options.environ()
         self.name = name
         self._lock = threading.RLock()  # of the garbage collector and signal handlers, too; never held for long
         self._closed = self._elsewhere = False
-        #: a lock for each who waits on a descriptor of this process, which it has while it waits
-        self._waiting: set[threading.Lock] = set()
+        #: those who wait on a descriptor of this process right now
+        self._waiting: set[object] = set()
         self._end: ServedChild | OwnChild | None = None
         self._server: servers.Server | None = None
         self._tie: int | None = None
@@ -127,7 +119,7 @@ class Process:
         except BaseException as exc:
             self.close()
             if isinstance(exc, OSError):
-                raise WorkerDied(f"the process {name} could not be started: {_why(exc)}") from exc
+                raise WorkerDied(f"the process {name} could not be started: {exc.strerror or exc}") from exc
             raise
         finally:
             self._close_theirs()
@@ -213,9 +205,7 @@ class Process:
         """Its number; waits for its birth. WorkerDied if there was none."""
         end = self._await_birth()
         if end.pid is None:
-            why = (
-                system.reason(end.refused) if end.refused else "what should have forked it was killed, or is stuck"
-            )
+            why = os.strerror(end.refused) if end.refused else "what should have forked it was killed, or is stuck"
             raise WorkerDied(f"the process {self.name} could not be started: {why}")
         return end.pid
 
@@ -248,18 +238,13 @@ class Process:
             if self._end is not None:
                 self._end.kill()
 
-    @uninterrupted()
     def close(self) -> None:
         """Kill the process if it lives, wait until it is gone, let go of all descriptors. May be called again."""
-        if self._elsewhere:
-            return
-        if self._closed:
-            with self._lock:
-                self._close_mine()  # whoever should have done it may have been interrupted
+        if self._closed or self._elsewhere:
             return
         if hasattr(self, "_lifeline"):
             self.kill()
-        if self._end is not None:
+        if self._end is not None and self._look().pid is not None:
             self.exit(_END_S)
         self._let_go()
 
@@ -271,9 +256,6 @@ class Process:
                 self._end.look()
                 if self._end.orphaned:
                     self.kill()
-                    if self._server is not None and not self._server.failed():
-                        # Whoever killed the server has killed this one, too.
-                        self._end.exit = Exit(None, signal.SIGKILL, 0)
             return self._end
 
     def _await_birth(self) -> ServedChild | OwnChild:
@@ -293,12 +275,11 @@ class Process:
 
         The next file to be opened would get its number, and the wait be for that.
         """
-        me = threading.Lock()
+        me = object()
         try:
             with self._lock:
                 self._waiting.add(me)
-            with me:  # given back even if Ctrl-C ends the rest of this early
-                yield
+            yield
         finally:
             with self._lock:
                 self._waiting.discard(me)
@@ -318,7 +299,7 @@ class Process:
             servers.release(server)
 
     def _close_mine(self) -> None:
-        if any(one.locked() for one in self._waiting):
+        if self._waiting:
             return  # the last of them does it
         for name in ("socket", "_lifeline"):
             if hasattr(self, name):
@@ -339,7 +320,6 @@ class Process:
 
     def __del__(self) -> None:
         if hasattr(self, "_theirs"):  # it was made
-            self._waiting.clear()  # whoever waits has a reference
             self.close()
 
     def __repr__(self) -> str:
@@ -361,10 +341,6 @@ def keep_warm(options: StartOptions = StartOptions()) -> AbstractContextManager[
 
 def _nothing() -> Iterator[None]:
     yield
-
-
-def _why(exc: OSError) -> str:
-    return str(exc) if exc.errno is None else system.reason(exc.errno)
 
 
 @contextmanager
@@ -407,5 +383,6 @@ def _after_fork_in_child() -> None:
     _living.clear()
 
 
-system.at_fork(after_in_child=_after_fork_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_end_all)

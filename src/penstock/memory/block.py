@@ -30,9 +30,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import system
 from penstock.errors import PenstockError
-from penstock.interrupts import uninterrupted
 from penstock.memory.segment import SENDABLE, Mapping, new_segment
 
 __all__ = ["Block", "BlockMap", "Blocks", "shared_copy", "single_block"]
@@ -263,7 +261,6 @@ class Blocks:
             return None
         return self._idle.pop(best.number)
 
-    @uninterrupted()
     def _new(self, size: int) -> Block | None:
         if self._bytes_out + size > self.limit_bytes:
             return None
@@ -450,7 +447,8 @@ def _each_living(do: Callable[[Blocks], None]) -> None:
             do(blocks)
 
 
-system.at_fork(
-    before=partial(_each_living, Blocks._before_fork),
-    after_in_child=partial(_each_living, Blocks._after_fork_in_child),
-)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=partial(_each_living, Blocks._before_fork),
+        after_in_child=partial(_each_living, Blocks._after_fork_in_child),
+    )

@@ -11,12 +11,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
-from penstock.ops.op import LOST, In, Ingredient, Input, Joint, Op, Redone
-from penstock.provenance import Piece, Place
-from penstock.resume.places import places_from, plain_places
+from penstock.ops.op import LOST, In, Input, Joint, Op
+from penstock.provenance import Place
 
 __all__ = ["Group", "Keeping", "Measured", "Measuring", "Resident"]
 
@@ -42,7 +40,7 @@ class Measuring(Op[In, Measured]):
 
 
 class Resident(NamedTuple):
-    """A sample that a joint keeps: a number of its own, its place, what it measures."""
+    """A sample that a joint keeps: its number as `Input.taken` counts, its place, what it measures."""
 
     number: int
     place: Place
@@ -61,14 +59,12 @@ class Keeping(Joint):
     the end (`rest`), and calls `let_go` for every sample that has left for good.
     """
 
-    groups = True
-    per_output = 0
-
     def __init__(self, hoards: str) -> None:
         self.hoards = hoards
-        #: the places of what is kept, by number, in the order of arrival
-        self._held: dict[int, Place] = {}
-        self._numbers = count()
+        # In the order of arrival, which is the order of the numbers.
+        self._held: dict[int, None] = {}
+        #: what another joint saved, until the samples that it kept have come again
+        self._saved: Any = None
 
     @abstractmethod
     def accept(self, one: Resident) -> None:
@@ -86,11 +82,8 @@ class Keeping(Joint):
         """What cannot be worked out from the samples that are kept; plain data."""
         return None
 
-    def readmit(self, kept: Sequence[Resident | None], starts: Sequence[int], stand: Any) -> None:
-        """Put the samples of another joint where they were, each from where on it was kept.
-
-        None stands in the place of one that is lost, and of `stand` where samples come from several joints.
-        """
+    def readmit(self, kept: Sequence[Resident | None], stand: Any) -> None:
+        """Put the samples of another joint where they were; None in the place of one that is lost."""
         for one in kept:
             if one is not None:
                 self.accept(one)
@@ -106,55 +99,29 @@ class Keeping(Joint):
         """How many samples are kept."""
         return len(self._held)
 
+    @property
+    def held(self) -> Sequence[int]:
+        return list(self._held)
+
     def save(self) -> Any:
-        return self.places(), self.stand()
+        return [self.kept, self.stand()] if self._saved is None else self._saved
 
-    def places(self) -> Sequence[Place]:
-        """The places of what is kept, as a `Piece` where only a part of a sample is."""
-        return tuple(self._held.values())
-
-    def plain(self, saved: Any, owed: int) -> Any:
-        places, stand = saved
-        return {"held": plain_places(places), "stand": stand}
-
-    def held(self, saved: Any, inputs: Sequence[Input]) -> Sequence[Ingredient]:
-        return (
-            []
-            if saved is None
-            else [Ingredient(one.place if type(one) is Piece else one) for one in self._saved(saved)]
-        )
-
-    def _saved(self, saved: Any) -> list[Place]:
-        return places_from(saved["held"])
-
-    def restore(self, saved: Any, held: Sequence[Redone]) -> None:
-        if saved is not None:
-            starts = [one.start if type(one) is Piece else 0 for one in self._saved(saved)]
-            self.readmit([self._kept_again(one) for one in held], starts, saved["stand"])
-
-    def merged(self, saved: Sequence[Any], rank: int, world: int) -> Any:
-        places = [place for one in saved if one is not None for place in places_from(one["held"])]
-        return {"held": plain_places(places[rank::world]), "stand": None}
-
-    def _kept_again(self, redone: Redone) -> Resident | None:
-        return self._taken(*redone.found[0]) if redone.found else None
-
-    def ingredients(self, place: Place) -> Sequence[Ingredient]:
-        return [Ingredient(one) for one in place]
-
-    def remake(self, place: Place, samples: Sequence[Any]) -> Any:
-        return [sample.sample for sample in samples if sample is not LOST] or LOST
+    def restore(self, saved: Any) -> None:
+        self._saved = saved
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
         groups: list[Any] = []
         places: list[Place] = []
+        if self._saved is not None and not self._returned(source):
+            return groups, places
         while len(groups) < most:
             group = self.due()
             if group is None:
                 if source.count:
-                    (sample,), (place,) = source.take(1)
-                    self.accept(self._taken(sample, place))
+                    one = self._taken(source)
+                    if one is not None:
+                        self.accept(one)
                     continue
                 if not source.ended:
                     break
@@ -166,7 +133,19 @@ class Keeping(Joint):
             places.append(group[1])
         return groups, places
 
-    def _taken(self, sample: Measured, place: Place) -> Resident:
-        number = next(self._numbers)
-        self._held[number] = place
+    def _taken(self, source: Input) -> Resident | None:
+        number = source.taken
+        (sample,), (place,) = source.take(1)
+        if sample is LOST:
+            return None
+        self._held[number] = None
         return Resident(number, place, *sample)
+
+    def _returned(self, source: Input) -> bool:
+        """Take back what was kept before a resume, all of it at once; False while some has yet to come."""
+        count, stand = self._saved
+        if source.count < count and not source.ended:
+            return False
+        self.readmit([self._taken(source) for _ in range(min(count, source.count))], stand)
+        self._saved = None
+        return True

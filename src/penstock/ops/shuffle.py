@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import any_number, whole_number
-from penstock.ops.op import Absent, Effect, In, Ingredient, Input, Joint, Key, Length, Op, Order, Redone
-from penstock.provenance import Place, counter, input_of, key_of, steps_from
-from penstock.randomness import derive, hashed, permute
-from penstock.resume.places import places_from, plain_places
+from penstock.checks import whole_number
+from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
+from penstock.provenance import Place
+from penstock.randomness import derive, permute
 
 __all__ = ["Shuffle"]
 
@@ -40,6 +37,7 @@ class Shuffle(Op[In, In]):
     seed: int | None = None
 
     verb = "shuffle"
+    holds_back = True
     instead = "use shuffle(window=10_000), which shuffles as samples pass"
     effect: ClassVar[Effect] = Effect.PASSES
 
@@ -47,7 +45,7 @@ class Shuffle(Op[In, In]):
         if self.window is not None:
             object.__setattr__(self, "window", whole_number(self.window, "shuffle(window=)", least=1))
         if self.seed is not None:
-            object.__setattr__(self, "seed", any_number(self.seed, "shuffle(seed=)"))
+            object.__setattr__(self, "seed", whole_number(self.seed, "shuffle(seed=)"))
 
     @property
     def label(self) -> str:
@@ -88,193 +86,28 @@ class _Permuted(Order):
 
 
 class _Window(Joint):
-    """Passes on consecutive blocks of samples, each in the order of a key of the sample's place.
-
-    Every sample comes once, ragged tails too. The order depends on places and not on counts, so a sample that is lost
-    takes its own turn, and a block that is made again goes on after the key that was passed on last.
-    """
-
-    per_output = 0
-    takes_losses = True
+    """Permutes consecutive blocks of samples, each by its own key: every sample once, ragged tails too."""
 
     def __init__(self, window: int, key: Key, epoch: int) -> None:
         self.window = window
         self.hoards = f"shuffle(window={window})"
-        self._key = derive("window", key.seed, epoch, key.op)
-        #: the block that is passed on; after other ranks' states were merged, there may be several
-        self._blocks: deque[_Block] = deque()
-
-    @property
-    def kept(self) -> int:
-        return sum(len(block.left) for block in self._blocks)
+        self.key = key
+        self.epoch = epoch
+        self.block = 0
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
-        out: list[tuple[Any, Place]] = []
-        if not self._blocks and source.has_items(self.window):
-            out = self._begin(*source.take_items(self.window), source)
-        while self._blocks and len(out) < most:
-            block = self._blocks[0]
-            if block.left:
-                block.last, sample, place = block.left.pop()
-                out.append((sample, place))
-            if not block.left:
-                self._blocks.popleft()
-        self.ended = not self._blocks and source.ended and not source.items
-        return [sample for sample, _ in out], [place for _, place in out]
+        if source.count < self.window and not source.ended:
+            return [], []
+        samples, places = source.take(self.window)
+        self.ended = source.ended and not source.count
+        key = derive("window", self.key.seed, self.epoch, self.key.op, self.block)
+        self.block += 1
+        order = permute(np.arange(len(samples)), len(samples), key).tolist()
+        return [samples[i] for i in order], [places[i] for i in order]
 
-    def _begin(self, items: list[Any], places: Sequence[Place], source: Input) -> list[tuple[Any, Place]]:
-        """Put a block in order. Returns what passes at once: losses that stand for an unknown number of samples.
+    def save(self) -> int:
+        return self.block
 
-        Nor has a block a turn for anything if all of it is lost.
-        """
-        if all(type(one) is Absent for one in items):
-            return list(zip(items, places, strict=True))
-        at_once = [
-            number for number, one in enumerate(items) if type(one) is Absent and _covers(one.loss, source.depth)
-        ]
-        out = [(items[number], places[number]) for number in at_once]
-        if at_once:
-            gone = set(at_once)
-            items = [one for number, one in enumerate(items) if number not in gone]
-            places = [one for number, one in enumerate(places) if number not in gone]
-        if items:
-            block = _Block(list(places), source.depth, source.ordered)
-            self._put(block, items, list(places))
-            self._blocks.append(block)
-        return out
-
-    def _put(self, block: _Block, items: list[Any], places: list[Place]) -> None:
-        turns = self._turns(places)
-        block.left = sorted(zip(turns, items, places, strict=True), key=lambda one: one[0], reverse=True)
-
-    def _turns(self, places: Sequence[Place]) -> list[Turn]:
-        """What puts samples into their order, for each of `places`."""
-        counters = [counter(place) for place in places]
-        roots = np.array([position for position, _ in counters], dtype=np.int64)
-        ways = np.array([way & 0x7FFFFFFFFFFFFFFF for _, way in counters], dtype=np.int64)
-        keys = hashed(roots if not ways.any() else roots ^ hashed(ways, self._key >> 1).astype(np.int64), self._key)
-        return [(int(key), *one) for key, one in zip(keys.tolist(), counters, strict=True)]
-
-    def needs(self, inputs: Sequence[Input]) -> int:
-        return max(1, self.window - inputs[0].items)
-
-    # ------------------------------------------------------------------ being resumed
-
-    def save(self) -> Any:
-        return tuple((block, block.last) for block in self._blocks)
-
-    def plain(self, saved: Any, owed: int) -> Any:
-        return [block.plain() | ({} if last is None else {"key": list(last)}) for block, last in saved]
-
-    def held(self, saved: Any, inputs: Sequence[Input]) -> Sequence[Ingredient]:
-        (source,) = inputs
-        wanted: list[Ingredient] = []
-        self._blocks = deque(_Block.read(one, source.depth, source.ordered) for one in saved or ())
-        for block in self._blocks:
-            spans, last = block.spans, block.last
-            if not source.depth and last is not None:
-                # Without an op that makes several of one, it is known who has had a turn: that is not made again.
-                turns = self._turns([span.place for span in spans])
-                spans = [span for span, turn in zip(spans, turns, strict=True) if turn > last]
-            block.wanted = len(spans)
-            wanted += spans
-        return wanted
-
-    def restore(self, saved: Any, held: Sequence[Redone]) -> None:
-        redone = iter(held)
-        for block in self._blocks:
-            parts = [next(redone) for _ in range(block.wanted)]
-            found = [one for part in parts for one in part.found]
-            for part in parts:
-                # One that stands for an unknown number of samples has no turn, and is reported at once.
-                own = [loss for loss in part.losses if not block.covers(loss)]
-                found += [(Absent(loss), loss.place) for loss in own]
-                part.losses = [loss for loss in part.losses if block.covers(loss)]
-            self._put(block, [sample for sample, _ in found], [place for _, place in found])
-            last = block.last
-            if last is not None:
-                block.left = [one for one in block.left if one[0] > last]
-
-    def merged(self, saved: Sequence[Any], rank: int, world: int) -> Any:
-        return [block for one in saved for block in one or ()][rank::world]
-
-
-#: a hash of a place, and the place itself as two numbers
-Turn = tuple[int, int, int]
-
-
-def _turn(saved: Any) -> Turn:
-    one, other, third = saved
-    return int(one), int(other), int(third)
-
-
-def _covers(loss: Any, depth: int) -> bool:
-    """Whether a loss stands for an unknown number of samples, or its place is no recipe: then it has no turn."""
-    return bool(loss.hard or loss.told or len(steps_from(loss.place, depth)) < depth)
-
-
-class _Block:
-    """The samples of a block, named by the inputs that they were made of."""
-
-    def __init__(self, places: list[Place], depth: int, ordered: bool) -> None:
-        self._places = places
-        self._depth = depth
-        self._ordered = ordered
-        self._plain: dict[str, Any] | None = None
-        #: what has not been passed on, in reverse order, and the key of what was passed on last
-        self.left: list[tuple[Turn, Any, Place]] = []
-        self.last: Turn | None = None
-        #: how many inputs are made again
-        self.wanted = 0
-
-    @cached_property
-    def spans(self) -> list[Ingredient]:
-        """The inputs, each with the first and the last of its samples that are in the block."""
-        if not self._depth:
-            return [Ingredient(place, whole_input=True) for place in self._places]
-        spans: list[Ingredient] = []
-        for place in self._places:
-            of, steps = input_of(place, self._depth), steps_from(place, self._depth)
-            if spans and key_of(spans[-1].place) == key_of(of):
-                spans[-1] = spans[-1]._replace(last=steps)
-            else:
-                spans.append(Ingredient(of, first=steps, last=steps, whole_input=True))
-        if self._ordered:
-            # Between its ends, a block has all that was made of an input.
-            spans = [
-                span._replace(first=span.first if number == 0 else None, last=None)
-                if number < len(spans) - 1
-                else span._replace(first=span.first if number == 0 else None)
-                for number, span in enumerate(spans)
-            ]
-        return spans
-
-    def covers(self, loss: Any) -> bool:
-        """Whether a loss has no turn of its own."""
-        return _covers(loss, self._depth)
-
-    def plain(self) -> dict[str, Any]:
-        """As plain data, made once."""
-        if self._plain is None:
-            spans = self.spans
-            if all(type(span.place) is int for span in spans) and not self._depth:
-                spans = sorted(spans, key=lambda span: span.place)
-            self._plain = {
-                "of": plain_places([span.place for span in spans]),
-                "first": {str(number): list(span.first) for number, span in enumerate(spans) if span.first},
-                "last": {str(number): list(span.last) for number, span in enumerate(spans) if span.last},
-            }
-        return self._plain
-
-    @staticmethod
-    def read(saved: Any, depth: int, ordered: bool) -> _Block:
-        block = _Block([], depth, ordered)
-        block.last = _turn(saved["key"]) if "key" in saved else None
-        first = {int(number): tuple(steps) for number, steps in saved["first"].items()}
-        last = {int(number): tuple(steps) for number, steps in saved["last"].items()}
-        block.spans = [
-            Ingredient(place, first=first.get(number), last=last.get(number), whole_input=True)
-            for number, place in enumerate(places_from(saved["of"]))
-        ]
-        return block
+    def restore(self, saved: int) -> None:
+        self.block = saved

@@ -13,8 +13,6 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +20,7 @@ from typing import Any
 from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
-from penstock.memory import SHARED_BYTES
+from penstock.memory.parcel import SHARED_BYTES
 from penstock.ops.line import Line
 from penstock.ops.op import Effect, Length, Op, unknown
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
@@ -69,11 +67,6 @@ def _lengths(flow: Flow) -> list[Length]:
         lengths = [source.length()]
     for op in flow.ops:
         length = op.length(lengths[-1])
-        if length is not None and sys.maxsize < length < math.inf:
-            raise PlanError(
-                f"{op.label} makes {length} samples of {lengths[-1]}, more than can be counted; "
-                "use a smaller number, or repeat() without one to go on for ever"
-            )
         varies = op.effect in (Effect.SELECTS, Effect.EXPANDS) or op.may_skip
         lengths.append(unknown(length) if varies else length)
     return lengths
@@ -118,6 +111,8 @@ class _Maker:
         self.here: tuple[Site, int] | None = None
         #: the site whose one thread draws from the global generators
         self.drawing: Site | None = None
+        #: the numbers of ops that keep the order although they need not
+        self.in_order: set[int] = set()
         #: how many samples reach each op, by its number, where an op goes by that
         self.lengths: dict[int, Length] = {}
         #: nothing further on depends on the order of the stage that is being made
@@ -137,6 +132,7 @@ class _Maker:
         if isinstance(flow.source, Composite):
             children = [self.stages(part, sites[0], f"{path}{name}/") for name, part in flow.source.parts]
         positions = on_positions(flow, steps)
+        self._keep_order([step for step in steps if step not in positions], top)
         draft = self._opening(flow, steps, positions, sites[0], children, path)
         for number, step in enumerate(steps):
             if step in positions:
@@ -147,7 +143,7 @@ class _Maker:
             # By the op's number, without those that have no say in what is delivered.
             segment = f"{path}{sum(one.op.buffer is None for one in steps[:number])}"
             self.loose = _order_is_lost(steps[number:])
-            if _begins_anew(draft, step.op):
+            if _takes_lined_up(step.op) and _alternates(draft):
                 draft = self._lined_up(draft, step, sites[number + 1], f"{segment}-line")
             if step.op.joined:
                 draft = self._with_joint(draft, step, sites[number + 1], steps[number + 1 :], top, segment)
@@ -155,6 +151,15 @@ class _Maker:
                 draft = self._added(draft, step, sites[number + 1])
         self.loose = False
         return self._finished(draft)
+
+    def _keep_order(self, steps: list[Step], top: bool) -> None:
+        """An op that need not keep the order does, where one behind it makes samples again to be resumed."""
+        for number, step in enumerate(steps):
+            if not step.op.ordered:
+                why = "what its pipeline is part of" if not top else _needs_order(steps[number + 1 :])
+                if why:
+                    self.in_order.add(step.number)
+                    self.notes.append(f"{step.op.label} keeps the order all the same: {why} is resumed by it")
 
     def _numbered(self, ops: tuple[Op[Any, Any], ...], path: str) -> list[Step]:
         """The ops with their keys. Those of a part hang on its name, and so not on what other parts there are."""
@@ -286,7 +291,7 @@ class _Maker:
         line = Step(Line(), self.steps, "line")
         self.steps += 1
         after = _Draft(Joined((stage,), line), *place, segment)
-        after.reasons.append(f"not fused with stage {stage.number}: {step.op.label} takes its samples one by one")
+        after.reasons.append(f"not fused with stage {stage.number}: samples alternate before {step.op.label}")
         return after
 
     def _added(self, draft: _Draft, step: Step, place: tuple[Site, int]) -> _Draft:
@@ -420,7 +425,7 @@ class _Maker:
             steps=tuple(draft.steps),
             site=draft.site,
             workers=draft.workers,
-            ordered=all(step.op.ordered for step in draft.steps)
+            ordered=all(step.op.ordered or step.number in self.in_order for step in draft.steps)
             and (draft.workers == 1 or draft.hopeful or not self.loose),
             unit=draft.unit,
             interleave=draft.interleave,
@@ -462,7 +467,7 @@ def _order_is_lost(later: list[Step]) -> bool:
     """Whether an op further on takes samples in any order, and none before it depends on theirs."""
     for number, step in enumerate(later):
         if step.op.decouples:
-            return _keeps_order(later[:number])
+            return not _needs_order(later[:number])
     return False
 
 
@@ -498,30 +503,45 @@ def _carrying(stage: Stage) -> Op[Any, Any] | None:
     return None
 
 
-def _begins_anew(draft: _Draft, op: Op[Any, Any]) -> bool:
-    """Whether `op` needs a line before it, so that samples before it are owed one by one, by their places.
-
-    Where outputs alternate, or where an op that does not keep the order takes single samples of what was made of one.
-    """
-    if op.buffer is not None or op.joined:
-        return False
+def _alternates(draft: _Draft) -> bool:
+    """Whether outputs alternate in the segment that `draft` is in, so that it cannot be resumed inside an input."""
     if draft.interleave > 1:
         return True
-    return (not op.ordered or op.interleave > 1) and _expanded(draft) > 0
-
-
-def _expanded(draft: _Draft) -> int:
-    """How many ops since the source or joint make several samples of one."""
     feed = draft.feed
-    before = 0
-    if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
-        before = feed.children[0].depth
-    return before + sum(step.op.effect is Effect.EXPANDS for step in draft.steps)
+    while isinstance(feed, Joined) and feed.step is None and feed.composite is None:
+        (stage,) = feed.children
+        if stage.interleave > 1:
+            return True
+        feed = stage.feed
+    return False
 
 
-def _keeps_order(later: list[Step]) -> bool:
-    """Whether no op in front of one that takes samples in any order depends on theirs."""
-    return not any(step.op.joined or step.op.interleave > 1 for step in later)
+def _takes_lined_up(op: Op[Any, Any]) -> bool:
+    """Whether a resume may have to make single samples before `op` again, a part of one, or go by what it loses."""
+    if op.joined:
+        return op.effect is Effect.REGROUPS and op.group_size() is None
+    return op.buffer is None
+
+
+def _needs_order(later: list[Step]) -> str:
+    """An op of which a resume makes samples again that were delivered, and so needs them to be the same.
+
+    A batch does not, as long as all behind it takes whole batches in their order.
+    """
+    grouped = alternating = False
+    for step in later:
+        op = step.op
+        if op.decouples:
+            return ""
+        if op.joined and (grouped or op.group_size() is None):
+            return op.label
+        if alternating and _takes_lined_up(op):
+            return op.label
+        alternating = alternating or op.interleave > 1
+        if grouped and (op.effect not in (Effect.KEEPS, Effect.SELECTS) or not op.ordered):
+            return op.label
+        grouped = grouped or op.joined
+    return ""
 
 
 def _on_loop(site: Site) -> bool:

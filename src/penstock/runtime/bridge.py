@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Any
 
 __all__ = ["Bridge"]
 
@@ -20,8 +18,6 @@ class Bridge:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine to its end in the calling thread, or beside it if a loop runs there already."""
-        import asyncio  # takes long, and most pipelines have no coroutines
-
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         loop = self._loop
@@ -46,8 +42,6 @@ def _to_the_end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, 
     try:
         return loop.run_until_complete(task)
     except KeyboardInterrupt:
-        import asyncio
-
         task.cancel()
         loop.run_until_complete(asyncio.wait([task]))
         raise
@@ -55,8 +49,6 @@ def _to_the_end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, 
 
 def _loop_runs() -> bool:
     """Whether an event loop runs in this thread."""
-    import asyncio
-
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -19,7 +21,7 @@ from penstock.runtime.chunk import ErrorRecord, Failure
 from penstock.runtime.failure import add_note, decide
 from penstock.runtime.task import Task
 
-__all__ = ["Attempts", "Calls", "SampleInfo", "interrupted"]
+__all__ = ["Calls", "SampleInfo", "interrupted"]
 
 
 class SampleInfo:
@@ -87,7 +89,9 @@ class Calls:
 
     def in_hand(self, number: int) -> None:
         """A generator that was made of sample `number` of the chunk goes on."""
-        self.task.begin(self, self.places[number : number + 1])
+        desk = self.task.post.desk
+        if desk is not None:
+            desk.at(self.step.number, self.epoch, self.places[number])
 
     def epoch_of(self, number: int) -> int:
         """The epoch of sample `number` of the chunk; what a cache will keep belongs to none, and says 0."""
@@ -118,8 +122,6 @@ class Calls:
 
     def seed_globals(self, number: int) -> None:
         seed = derive("global", self.key.seed, self.key.op, *self._drawing(number))
-        import random
-
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
         torch = sys.modules.get("torch")
@@ -176,13 +178,13 @@ class Calls:
 
     def _settle(self, number: int, exc: BaseException, out: list[Any], attempt: int = 0) -> bool:
         """Retry, drop or fail sample `number`; False when the chunk ends here."""
-        attempts = Attempts(self, number, attempt)
         while True:
             if self.task.goes_through(exc):
                 raise exc
-            wait_s = attempts.failed(exc)
-            if wait_s is None or not self.task.post.pause(wait_s):
-                return attempts.give_up(exc)
+            verdict = decide(self.step.op.on_error, exc, attempt)
+            if verdict.action != "retry" or not self.task.post.pause(verdict.after_s):
+                return self.dispose(number, exc, skip=verdict.action == "skip")
+            attempt += 1
             try:
                 out.append(self.recall(number))
                 return True
@@ -193,18 +195,12 @@ class Calls:
         """Call the function of the last `each` for sample `number`, with the time at which it began on view."""
         assert self._call is not None
         fn, extra = self._call
-        if extra is None:
-            return self.timed(fn, self.samples[number])
-        return self.timed(fn, self.samples[number], extra(number))
-
-    def timed(self, fn: Callable[..., Any], *args: Any) -> Any:
-        """``fn(*args)``, with the time at which it began on view where the op has a timeout."""
         timeout_s = self.step.op.timeout_s
         if timeout_s is None or self.task.post.inline:
-            return fn(*args)
+            return fn(self.samples[number]) if extra is None else fn(self.samples[number], extra(number))
         self.task.call_began(timeout_s)
         try:
-            return fn(*args)
+            return fn(self.samples[number]) if extra is None else fn(self.samples[number], extra(number))
         finally:
             self.task.call_ended()
 
@@ -236,68 +232,41 @@ class Calls:
         self._call = (fn, extra)
         self.task.begin(self, self.places, out, self.lost)
         for number, sample in enumerate(samples):
-            attempts = Attempts(self, number)
+            attempt = 0
             while True:
                 try:
                     result = fn(sample) if extra is None else fn(sample, extra(number))
-                    out.append(await self.in_time(settled(result)))
+                    out.append(await self._in_time(result))
                     break
                 except BaseException as exc:
                     if interrupted(exc):
                         raise
-                    wait_s = attempts.failed(exc)
-                    if wait_s is not None:
-                        import asyncio
-
-                        await asyncio.sleep(wait_s)
+                    verdict = decide(self.step.op.on_error, exc, attempt)
+                    if verdict.action == "retry":
+                        attempt += 1
+                        await asyncio.sleep(verdict.after_s)
                         continue
-                    if not attempts.give_up(exc):
+                    if not self.dispose(number, exc, skip=verdict.action == "skip"):
                         return out
                     break
         return out
 
-    async def in_time(self, result: Awaitable[Any]) -> Any:
-        """What `result` gives; `StageTimeout` if that takes longer than the op allows."""
+    async def _in_time(self, result: Any) -> Any:
         timeout_s = self.step.op.timeout_s
         if timeout_s is None:
-            return await result
-        import asyncio
-
+            return await settled(result)
         began = perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
-                return await result
+                return await settled(result)
         except TimeoutError as exc:
             if perf_counter() - began < timeout_s:
                 raise
             raise StageTimeout(f"{self.step.op.label} did not return within {timeout_s:g} s") from exc
 
 
-class Attempts:
-    """One sample whose call has failed: how often, and what becomes of it. The same for every op and executor."""
-
-    def __init__(self, calls: Calls, number: int, attempt: int = 0) -> None:
-        self._calls = calls
-        self._number = number
-        self._attempt = attempt
-        self._skip = False
-
-    def failed(self, exc: BaseException) -> float | None:
-        """How long to wait before the function is called again; None if it is not."""
-        verdict = decide(self._calls.step.op.on_error, exc, self._attempt)
-        self._attempt += 1
-        self._skip = verdict.action == "skip"
-        return verdict.after_s if verdict.action == "retry" else None
-
-    def give_up(self, exc: BaseException) -> bool:
-        """Drop the sample, or let it end the chunk: then False."""
-        return self._calls.dispose(self._number, exc, skip=self._skip)
-
-
 def interrupted(exc: BaseException) -> bool:
     """Whether the worker itself ends, by being cancelled or collected, and not the user's coroutine."""
-    import asyncio
-
     try:
         current = asyncio.current_task()
     except RuntimeError:

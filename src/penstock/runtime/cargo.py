@@ -16,7 +16,7 @@ from penstock.memory.block import BlockMap
 from penstock.memory.codec import Layout, decode, layout_of
 from penstock.memory.exceptions import packed, unpacked
 from penstock.provenance import Place
-from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Loss, with_losses
+from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
 from penstock.runtime.failure import decide, take_note
 from penstock.runtime.program import Program
 from penstock.runtime.wire import OTHER, Message
@@ -73,11 +73,10 @@ def measured(chunk: Chunk, program: Program, epoch: int) -> tuple[Chunk, Layout]
         before, places = chunk.samples[:number], list(chunk.places[:number])
         if program.steps and decide(program.steps[-1].op.on_error, exc, _NEVER_AGAIN).action == "skip":
             after = chunk.samples[number + 1 :], list(chunk.places[number + 1 :])
-            losses = with_losses(chunk.losses, [number], [record], len(chunk.samples))
+            losses = [*chunk.losses, record]
             chunk = Chunk(before + after[0], places + after[1], chunk.failure, losses, final=chunk.final)
         else:
-            losses = with_losses(chunk.losses, (), (), number)
-            chunk = Chunk(before, places, Failure(exc, record), losses)
+            chunk = Chunk(before, places, Failure(exc, record), chunk.losses)
 
 
 def first_unsendable(samples: list[Any], private: Collection[str] = ()) -> tuple[int, Exception] | None:
@@ -100,8 +99,7 @@ def without_largest(chunk: Chunk, program: Program, epoch: int, exc: Exception) 
     label, index = _label(program), program.index_of(epoch, place)
     take_note(exc, f"while sample {index} was sent back from {label}, {sizes[number] / 1e6:.1f} MB")
     failure = Failure(exc, ErrorRecord(label, index, epoch, exc, place))
-    losses = with_losses(chunk.losses, (), (), number)
-    return Chunk(chunk.samples[:number], chunk.places[:number], failure, losses)
+    return Chunk(chunk.samples[:number], chunk.places[:number], failure, chunk.losses)
 
 
 def sendable(value: Any) -> bool:
@@ -123,8 +121,7 @@ def stowed(chunk: Chunk, layout: Layout, block: int | None) -> Cargo:
     if chunk.losses or chunk.failure is not None:
         failure = chunk.failure
         told = None if failure is None else (packed(failure.exception), _told(failure.record))
-        losses = [(loss.before, loss.place, loss.hard, _told(loss.record)) for loss in chunk.losses]
-        trouble = pickle.dumps((losses, told))
+        trouble = pickle.dumps(([_told(record) for record in chunk.losses], told))
     return Cargo(chunk.places, trouble, layout.header, layout.nbytes, block)
 
 
@@ -157,7 +154,7 @@ def unstowed(cargo: Cargo, memory: Any) -> Chunk:
     chunk = Chunk(decode(cargo.header, memory, other=OTHER), cargo.places)
     if cargo.trouble is not None:
         losses, failure = pickle.loads(cargo.trouble)
-        chunk.losses = [Loss(before, _record(told), place, hard) for before, place, hard, told in losses]
+        chunk.losses = [_record(one, unpacked(one[3])) for one in losses]
         if failure is not None:
             exc = unpacked(failure[0])
             chunk.failure = Failure(exc, None if failure[1] is None else _record(failure[1], exc))
@@ -167,9 +164,11 @@ def unstowed(cargo: Cargo, memory: Any) -> Chunk:
 def _told(record: ErrorRecord | None) -> tuple[Any, ...] | None:
     if record is None:
         return None
-    return record.op, record.index, record.epoch, packed(record.exception), record.place
+    exc = packed(record.exception)
+    where = (record.place, record.segment, record.turn, record.at, record.within, record.known)
+    return record.op, record.index, record.epoch, exc, *where
 
 
-def _record(told: tuple[Any, ...], exc: BaseException | None = None) -> ErrorRecord:
-    op, index, epoch, raised, place = told
-    return ErrorRecord(op, index, epoch, unpacked(raised) if exc is None else exc, place)
+def _record(told: tuple[Any, ...], exc: BaseException) -> ErrorRecord:
+    op, index, epoch, _, *where = told
+    return ErrorRecord(op, index, epoch, exc, *where)

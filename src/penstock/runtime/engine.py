@@ -25,18 +25,19 @@ from penstock.executors.executor import Executor
 from penstock.plan.plan import Indexed, Joined, Plan, Step
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
-from penstock.resume.cursor import saved_edge
-from penstock.resume.schema import Edge, InputState
+from penstock.runtime.again import BEGINNING, Start
 from penstock.runtime.bridge import Bridge
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import LOCK, Crew, crew_for
 from penstock.runtime.inlets import Pulled
-from penstock.runtime.joined import Feeder
+from penstock.runtime.joined import Queue
+from penstock.runtime.marks import Mark, plain
+from penstock.runtime.portable import packed_program
 from penstock.runtime.program import Program
 from penstock.runtime.reader import Nested, Reader
-from penstock.runtime.redo import BEGINNING, Start
-from penstock.runtime.run import Run, begun_at, fits_plan
+from penstock.runtime.remote import work_remote
+from penstock.runtime.run import Run, begun_at
 from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
 from penstock.runtime.tally import joint_tally, lane_tally
 from penstock.runtime.task import Bench
@@ -72,8 +73,8 @@ class Engine:
         self.stores: dict[int, Any] = {}
         self.memos: dict[Any, dict[str, Any]] = {}
         #: by segment: inputs that go on from epoch to epoch, and where they stood when the state was saved
-        self.carried: dict[str, list[Feeder]] = {}
-        self.carried_before: dict[str, InputState] = {}
+        self.carried: dict[str, list[Queue]] = {}
+        self.carried_before: dict[str, Any] = {}
         self.garbage: list[Any] = []
         self.benches: dict[Any, Bench] = {}
         #: a stage has taken chunks of another, so there is room again further up
@@ -103,9 +104,6 @@ class Engine:
         self._exiting = False
         self.closing = threading.Event()
         self._pid = os.getpid()
-        #: where another process sees what is in hand, and the calls that are not made because they end this one
-        self.desk: Any = None
-        self.condemned: dict[Any, str] = {}
         #: runs coroutines where there is no event loop
         self.bridge = Bridge()
         self.plan: Plan
@@ -128,8 +126,6 @@ class Engine:
                 program.upstream = self.lanes[stage.feed.children[0].number].program
             lane = self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter, self.number)
             if lane.remote:
-                from penstock.runtime.portable import packed_program
-
                 lane.parcel = packed_program(program)
         if self.budget.allowed is not None:
             self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in self.lanes.values()))
@@ -155,10 +151,10 @@ class Engine:
         self._check_open()
         with LOCK:
             garbage = self._leave()
-            if start.edge is not None and not fits_plan(self.plan, start.edge):
+            if start.at is not None and (start.lost or start.at["feed"].get("lost")):
                 garbage += self._become_wary()
             run, self.upcoming = self.upcoming, None
-            if run is not None and (run.epoch != epoch or start):
+            if run is not None and (run.epoch != epoch or start.at is not None or start.part):
                 garbage += run.cancel()
                 run = None
             if run is None:
@@ -209,21 +205,21 @@ class Engine:
                 worker.forgo()
         return garbage
 
-    def standing(self, origin: Any, places: Sequence[Place], number: int) -> Edge | None:
-        """Where the epoch stands after sample `number` of a chunk that was handed over."""
+    def standing(self, trace: Any, places: Sequence[Place], number: int) -> dict[str, Any] | None:
+        """Where the epoch stands behind sample `number` of a chunk that was handed over, as plain data."""
         with LOCK:
-            return None if origin is None else saved_edge(origin.cursor(places[number]))
+            return None if trace is None else plain(Mark(trace, places[number]))
 
-    def carrying(self) -> dict[str, InputState]:
+    def carrying(self) -> dict[str, Any]:
         """Where inputs stand that go on from epoch to epoch, between two epochs."""
         with LOCK:
             return {
-                segment: InputState(queue.epoch, saved_edge(queue.cursor()), queue.taken, note=queue.note)
+                segment: {"epoch": queue.epoch, "at": plain(queue.mark), "count": queue.taken, "note": queue.note}
                 for segment, (queue,) in self.carried.items()
                 if queue.epoch >= 0
             }
 
-    def forget(self, carried: dict[str, InputState]) -> None:
+    def forget(self, carried: dict[str, Any]) -> None:
         """Another state is to be gone on with: nothing that has been begun is."""
         with LOCK:
             garbage = self._leave() + self._drop_upcoming()
@@ -243,7 +239,7 @@ class Engine:
         garbage: list[Any] = []
         for queues in self.carried.values():
             for queue in queues:
-                garbage += queue.upstream.close()  # type: ignore[attr-defined]
+                garbage += queue.upstream.close()  # type: ignore[union-attr]
         self.carried.clear()
         return garbage
 
@@ -259,7 +255,7 @@ class Engine:
         with LOCK:
             garbage = self._leave() + self._become_wary()
         discard(garbage)
-        return self.enter(run.epoch, Start(begun_at(self.plan.root, run.epoch, position)))
+        return self.enter(run.epoch, Start(begun_at(self.plan.root, run.epoch, position), part=run.part))
 
     def _become_wary(self) -> list[Any]:
         """Rely on the count no longer. Returns what is to be let go of outside the lock."""
@@ -591,10 +587,10 @@ class Engine:
             if not crew.closed:
                 continue
             if crew.lack is not None:
-                said = f"not one {crew.executor.kind} worker could be started: {crew.lack}"
-                if "ulimit" not in said:
-                    said += "; free some memory or raise the limits of this process (ulimit -u, ulimit -v)"
-                raise PenstockError(said) from crew.lack
+                raise PenstockError(
+                    f"not one {crew.executor.kind} worker could be started: {crew.lack}; "
+                    "free some memory or raise the limits of this process (ulimit -u, ulimit -v)"
+                ) from crew.lack
             raise PenstockError("the pool that the loader runs on is closed; make a new pool and a new loader")
         if self._pid != os.getpid():
             raise PenstockError("the loader belongs to another process; make a new one after the fork")
@@ -649,14 +645,7 @@ def _loop_of(executor: Executor) -> Any:
     """What a worker of `executor` runs."""
     if executor.asynchronous:
         return work_async
-    if not executor.remote:
-        return work
-    from penstock.runtime.remote import work_remote
-
-    # What was registered last runs first: loaders close before what they were just given ends all processes.
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
-    return work_remote
+    return work_remote if executor.remote else work
 
 
 def _cancel_but(stage_run: StageRun, kept: set[int]) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.errors import PlanError
 from penstock.plan.rules import Options
 from penstock.plan.world import dealt, world_now
-from penstock.provenance import Member, Part, Passed, Place, Row
+from penstock.provenance import Passed, Place
 from penstock.runtime.chunk import CountVaried
 from penstock.runtime.engine import Engine
 from penstock.runtime.program import Program
@@ -77,12 +77,6 @@ def _plain(program: Program, epoch: int, place: Place) -> Any:
     """The number of a sample in its source, the pass, and the way from there."""
     if isinstance(place, (list, range)):
         return [_plain(program, epoch, one) for one in place]
-    if type(place) is Member:
-        return _plain(program, epoch, place.place)
-    if type(place) is Row:
-        return {"row": [_plain(program, epoch, one) for one in place.places]}
-    if type(place) is Part:
-        return {"part": place.name, "of": _plain(program, epoch, place.place)}
     if isinstance(place, tuple) and not isinstance(place, Passed):
         return {"of": _plain(program, epoch, place[0]), "way": list(place[1:])}
     if isinstance(place, Passed) and not isinstance(place.place, int):

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.plan.plan import Step
 from penstock.runtime.calls import Calls
-from penstock.runtime.chunk import Chunk, with_losses
+from penstock.runtime.chunk import Chunk
 from penstock.runtime.failure import decide
 from penstock.runtime.task import Task
 
@@ -98,5 +98,5 @@ class FusedMaps:
         if calls is None:
             return Chunk(out, chunk.places, chunk.failure, chunk.losses, final=chunk.final)
         places = calls.surviving(chunk.places)
-        losses = with_losses(chunk.losses, lost, calls.losses, calls.stop)
+        losses = chunk.losses + calls.losses if calls.losses else chunk.losses
         return Chunk(out, places, calls.failure or chunk.failure, losses, final=chunk.final)

@@ -11,19 +11,16 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
-from penstock.errors import StateMismatch
 from penstock.ops.op import Length
-from penstock.provenance import Place, input_of
-from penstock.resume.cursor import Cursor, FromRedo
-from penstock.resume.schema import Edge, Front, InputState
-from penstock.runtime.chunk import ErrorRecord, Failure, Origin, Ticket
+from penstock.runtime.again import Again, Sieve
+from penstock.runtime.chunk import ErrorRecord, Failure, Ticket
 from penstock.runtime.failure import add_note
-from penstock.runtime.redo import BEGINNING, Redo, Start, given
+from penstock.runtime.marks import Leaf, Shard, Trace
 from penstock.runtime.sizing import TARGET_S
 from penstock.sources.source import StreamSource
 
@@ -38,8 +35,6 @@ _TRUSTED = 32
 _MANY = 1 << 40
 #: positions of an epoch that never ends
 _ENDLESS = 1 << 62
-#: parts of a stream that a state names: what is owed of earlier ones is read from the beginning
-_SHARDS = 32
 
 
 class Inlet(ABC):
@@ -48,6 +43,8 @@ class Inlet(ABC):
     epoch: int
     #: the upstream has ended in this, which still has to be passed on
     failure: Failure | None
+    #: what was lost upstream since the last ticket
+    losses: list[ErrorRecord]
 
     @abstractmethod
     def available(self, most: int) -> int:
@@ -92,18 +89,18 @@ class Inlet(ABC):
 
     @property
     def has_tail(self) -> bool:
-        """There is something left to be passed on after the last sample."""
-        return self.failure is not None
+        """There is something left to be told after the last sample."""
+        return self.failure is not None or bool(self.losses)
 
     def tail(self) -> Ticket:
-        """A last ticket with what is left to be passed on."""
-        ticket = Ticket(self.epoch, samples=[], failure=self.failure)
-        self.failure = None
+        """A last ticket with what is left to be told."""
+        ticket = Ticket(self.epoch, samples=[], failure=self.failure, losses=self.losses)
+        self.failure, self.losses = None, []
         return ticket
 
     @property
     def burdened(self) -> bool:
-        """Samples were lost and none waits behind them: that is reported without waiting for one."""
+        """So much was lost, and no sample came, that it is to be told without waiting for one."""
         return False
 
     def unburden(self) -> Ticket:
@@ -122,63 +119,6 @@ class Inlet(ABC):
         """Let go of whatever is open."""
 
 
-@dataclass(slots=True)
-class _Source:
-    """A source, as the feed of an edge."""
-
-    epoch: int
-    #: the batch op, where workers make the batches: saved as the joint that it is elsewhere
-    batched: str = ""
-    #: where positions are dealt to ranks in step: from where, how many go to all of them in one round, and to one
-    first: int = 0
-    round_size: int = 1
-    block: int = 1
-    #: the parts of a stream that have been opened: number, and position of the first record
-    shards: list[tuple[int, int]] = field(default_factory=list)
-
-    def after(self, position: int) -> _After:
-        """The source when all before `position` has been taken."""
-        return _After(
-            self, self._round_end(position), [one for one in self.shards if one[1] <= position][-_SHARDS:]
-        )
-
-    def _round_end(self, position: int) -> int:
-        """Where all ranks stand when this one stands at `position`, if they deliver in step."""
-        done = position - self.first
-        if self.round_size == 1 or done % self.block:
-            return position
-        rounds = (done // self.block - 1) // (self.round_size // self.block)
-        return self.first + (rounds + 1) * self.round_size
-
-
-class _After(NamedTuple):
-    """A source that stands at a position."""
-
-    source: _Source
-    position: int
-    shards: list[tuple[int, int]]
-
-    def saved(self) -> Front:
-        front = Front(at=self.position, shards=self.shards)
-        if not self.source.batched:
-            return front
-        return Front(joint=self.source.batched, inputs=[InputState(self.source.epoch, Edge(front))])
-
-
-class _FromSource(NamedTuple):
-    """The origin of what is read of a source; `depth` ops of the stage make several samples of one."""
-
-    source: _Source
-    depth: int
-
-    def cursor(self, place: Place) -> Cursor:
-        return self.behind(input_of(place, self.depth)).partly(place, self.depth)
-
-    def behind(self, of: Place) -> Cursor:
-        last = of if isinstance(of, int) else of[-1]
-        return Cursor(self.source.after(last + 1))
-
-
 class PositionInlet(Inlet):
     """Positions of an indexed source, in whole units: all of them, or the part of one rank."""
 
@@ -189,46 +129,54 @@ class PositionInlet(Inlet):
         unit: int,
         *,
         batched: str = "",
-        start: Start = BEGINNING,
+        start: int = 0,
+        again: Again | None = None,
         part: Part | None = None,
-        depth: int = 0,
     ) -> None:
         self.epoch = epoch
         self.unit = unit
         self.failure = None
-        front = start.front
-        if batched and front is not None and front.inputs and front.inputs[0] is not None:
-            inner = front.inputs[0].edge
-            front = None if inner is None else inner.front
-        at = 0 if front is None or front.at is None else front.at
-        self._source = _Source(epoch, batched, at)
-        if part is not None and part.deals.keeps:
-            self._source.round_size, self._source.block = part.round_size, part.deals.block
-        redo = start.redo()
-        self._redone: Origin = FromRedo(given(start.front), redo.owed, depth)
-        self._read: Origin = _FromSource(self._source, depth)
+        self.losses = []
+        self._again = again
+        #: where the inputs begin that `again` numbers
+        self._base = start
+        in_step = part is not None and part.deals.keeps
+        self._leaf = Leaf(
+            epoch,
+            (),
+            unit,
+            batched,
+            again,
+            start,
+            part.round_size if part is not None and in_step else 1,
+            part.deals.block if part is not None and in_step else 1,
+        )
         stop = _ENDLESS if length == math.inf else int(length or 0)
-        _check_positions(redo.places, stop)
-        if start.only_wanted:
-            stop = 0
-        #: what is still to be read and where that comes from, and the part of it that tickets are cut from
-        self._ranges = self._to_come(redo, at, stop, part)
-        self._now: tuple[range, Origin] = range(0), self._read
+        #: what is still to be read, and the part of it that tickets are cut from
+        self._ranges = self._to_come(start, stop, part)
+        self._now = range(0)
 
-    def _to_come(self, redo: Redo, at: int, stop: int, part: Part | None) -> Iterator[tuple[range, Origin]]:
-        for run in _runs_of(redo.places):
-            yield run, self._redone
-        for run in (range(at, stop),) if part is None else part.ranges(at, stop):
-            yield run, self._read
+    def _to_come(self, start: int, stop: int, part: Part | None) -> Iterator[range]:
+        again, unit = self._again, self.unit
+        first = start
+        if again is not None:
+            for run in again.wanted:
+                # What is wanted of a part are single positions of it, so nothing has to be dealt again.
+                yield range(start + run.start * unit, min(start + run.stop * unit, stop))
+            first += again.next * unit
+        if part is None:
+            yield range(first, stop)
+        else:
+            yield from part.ranges(first, stop)
 
     def _left(self) -> int:
         """How much there is left of this range; goes on to the next one at its end."""
-        while not self._now[0]:
+        while not self._now:
             found = next(self._ranges, None)
             if found is None:
                 return 0
             self._now = found
-        return len(self._now[0])
+        return len(self._now)
 
     def available(self, most: int) -> int:
         return min(most * self.unit, self._left())
@@ -240,44 +188,28 @@ class PositionInlet(Inlet):
         return _shared(-(-left // self.unit), workers, usual)
 
     def cut(self, count: int) -> Ticket:
-        now, origin = self._now
-        positions = now[:count]
-        self._now = now[count:], origin
-        redo = origin is self._redone
-        return Ticket(self.epoch, positions.start, positions.stop, positions.step, origin=origin, redo=redo)
+        positions, self._now = self._now[:count], self._now[count:]
+        grouped = bool(self._leaf.batched)
+        trace = Trace(positions, ((0, self._leaf, 0),), self._sieves(positions), self.unit, grouped)
+        return Ticket(self.epoch, positions.start, positions.stop, positions.step, trace=trace)
+
+    def _sieves(self, positions: range) -> tuple[Sieve, ...]:
+        if self._again is None:
+            return ()
+        unit = self.unit
+        places: Sequence[Any] = positions
+        if self._leaf.batched:
+            places = [positions[at : at + unit] for at in range(0, len(positions), unit)]
+        if positions.step == 1:
+            return self._again.sieves((positions.start - self._base) // unit, places)
+        out: tuple[Sieve, ...] = ()
+        for position, place in zip(positions, places, strict=True):  # dealt one by one
+            out += self._again.sieves(position - self._base, [place])
+        return out
 
     @property
     def ended(self) -> bool:
         return not self._left()
-
-
-def _check_positions(places: Sequence[Place], stop: int) -> None:
-    """Refuse what is no position of a source, or no group of positions: it was read from a damaged state."""
-    for place in places:
-        ends = (
-            (place,) if type(place) is int else (place[0], place[-1]) if isinstance(place, range) and place else ()
-        )
-        if not ends or not all(0 <= one < stop for one in ends):
-            raise StateMismatch(f"the state is damaged: {place!r} is no sample of a source with {stop}")
-
-
-def _runs_of(places: Sequence[Place]) -> Iterator[range]:
-    """Positions, or groups of them, as runs of consecutive ones; groups are not joined."""
-    run = range(0)
-    for place in places:
-        if not isinstance(place, int):
-            if run:
-                yield run
-            run = range(0)
-            yield range(place[0], place[-1] + 1)
-        elif run and place == run.stop:
-            run = range(run.start, place + 1)
-        else:
-            if run:
-                yield run
-            run = range(place, place + 1)
-    if run:
-        yield run
 
 
 class Part:
@@ -343,45 +275,31 @@ class StreamInlet(Inlet):
         self,
         source: StreamSource,
         epoch: int,
-        start: Start = BEGINNING,
+        again: Again | None = None,
         order: Callable[[int], Sequence[int] | None] = lambda count: None,
-        depth: int = 0,
     ) -> None:
         self.source = source
         self.epoch = epoch
-        self.failure = None
         #: in which order so many parts are opened; None for their own
         self._order = order
-        front = start.front
-        #: all records from here on are owed; before it, those that are made again
-        self._front = 0 if front is None or front.at is None else front.at
-        redo = start.redo()
-        #: what is made again, and what of it has been read: it is given out in the order in which it is owed
-        self._places = redo.places
-        self._redo = set(redo.places)
-        self._kept: dict[int, Any] = {}
-        self._stop = 0
-        if start.only_wanted:
-            self._stop = self._front = max(self._redo, default=-1) + 1
-        #: where reading begins: at a part of which the first record is known
-        lowest = min(self._redo, default=self._front)
-        known = [] if front is None else [one for one in front.shards if one[1] <= lowest]
-        self._first_shard, base = known[-1] if known else (0, 0)
-        #: of a part whose beginning is not known it cannot be told how many records to leave out
-        self._skip = lowest - base if known else 0
-        self._source = _Source(epoch, shards=[(self._first_shard, base)])
-        self._redone: Origin = FromRedo(given(front), redo.owed, depth)
-        self._read_on: Origin = _FromSource(self._source, depth)
+        self._again = again
+        #: where the inputs begin that `again` numbers
+        self._base = again.position if again is not None else 0
+        number, within = again.feed.get("shard", (0, 0)) if again is not None else (0, 0)
+        #: the parts that have been opened
+        self._shards = [Shard(number, self._base - within)]
+        self.failure = None
+        self.losses = []
         #: a worker is pulling
         self.pulling = False
-        self.position = base + self._skip
+        self.position = self._base
         #: records that wait, and the position of the first
         self._ready: deque[tuple[int, list[Any]]] = deque()
         self._count = 0
         self._records: Generator[Any, None, None] | None = None
         #: what the worker that pulls has read
         self._in_hand: list[Any] = []
-        self._finished = bool(start.only_wanted and not self._redo)
+        self._finished = False
         #: how far the source is trusted to give its next record at once
         self._swift = 0
 
@@ -398,9 +316,17 @@ class StreamInlet(Inlet):
             records = records[:count]
         self._count -= len(records)
         places = range(first, first + len(records))
-        origin = self._redone if first < self._front else self._read_on
-        redo = origin is self._redone
-        return Ticket(self.epoch, samples=records, places=places, origin=origin, redo=redo)
+        sieves = () if self._again is None else self._again.sieves(first - self._base, places)
+        leaf = Leaf(self.epoch, self._shards_of(places), again=self._again, first=self._base)
+        trace = Trace(places, ((0, leaf, 0),), sieves)
+        return Ticket(self.epoch, samples=records, places=places, trace=trace)
+
+    def _shards_of(self, places: range) -> tuple[Shard, ...]:
+        """The parts that some records are in; those before them are not needed any more."""
+        shards = self._shards
+        while len(shards) > 1 and shards[1].start <= places.start:
+            del shards[0]
+        return tuple(shard for shard in shards if shard.start < places.stop)
 
     @property
     def ended(self) -> bool:
@@ -448,13 +374,14 @@ class StreamInlet(Inlet):
         return False
 
     def _read(self) -> Generator[Any, None, None]:
+        (first,) = self._shards
+        skip = self._base - first.start
         shards = self.source.shards()
         order = self._order(len(shards))
-        skip = self._skip
-        for number in range(self._first_shard, len(shards)):
+        for number in range(first.number, len(shards)):
             shard = shards[number if order is None else order[number]]
-            if number > self._first_shard:
-                self._source.shards.append((number, self.position + len(self._in_hand)))
+            if number > first.number:
+                self._shards.append(Shard(number, self.position + len(self._in_hand)))
             yield from self.source.open(shard, skip)
             skip = 0
 
@@ -462,27 +389,20 @@ class StreamInlet(Inlet):
         """What `pull` has read becomes available."""
         first, records = self.position, pulled.records
         self.position = stop = first + len(records)
+        if records:
+            for run in self._wanted(range(first, stop)):
+                self._ready.append((run.start, records[run.start - first : run.stop - first]))
+                self._count += len(run)
         self.failure = pulled.failure
-        self._finished = pulled.last or bool(self._stop and stop >= self._stop)
-        if self._places:
-            self._keep(first, records)
-        rest = range(max(first, self._front), stop)
-        if rest and not self._stop:
-            self._make_ready(rest, records[rest.start - first :])
+        self._finished = pulled.last
 
-    def _keep(self, first: int, records: list[Any]) -> None:
-        """Keep what is made again until all of it has been read."""
-        for position in range(first, min(first + len(records), self._front)):
-            if position in self._redo:
-                self._kept[position] = records[position - first]
-        if self.position >= self._front or self._finished:
-            for run in _runs_of([place for place in self._places if place in self._kept]):
-                self._make_ready(run, [self._kept[position] for position in run])
-            self._places, self._kept = [], {}
-
-    def _make_ready(self, positions: range, records: list[Any]) -> None:
-        self._ready.append((positions.start, records))
-        self._count += len(positions)
+    def _wanted(self, positions: range) -> Iterable[range]:
+        """Which of these records have not been delivered before a resume."""
+        if self._again is None:
+            return (positions,)
+        base = self._base
+        runs = self._again.runs(range(positions.start - base, positions.stop - base))
+        return (range(run.start + base, run.stop + base) for run in runs)
 
     def close(self) -> None:
         """Close the stream's iterator, unless a worker has it in hand: it then closes it itself."""

@@ -4,7 +4,8 @@ No thread of ours runs in the training process, so none takes the interpreter lo
 whoever reads looks into the socket itself. A few chunks are sent ahead, each for a *credit* that the reader
 has given; what crosses is a header, and the batches are views of shared memory.
 
-With every chunk the process says where the epoch stands after it. When it dies, another goes on from there.
+When the process dies, another goes on with the epoch where the last one told that it stood, and what was
+delivered since is left out.
 """
 
 from __future__ import annotations
@@ -18,27 +19,22 @@ from functools import partial
 from itertools import count
 from math import inf
 from time import perf_counter
-from typing import Any, NamedTuple, cast
-
-from msgspec import convert, to_builtins
+from typing import Any, cast
 
 from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
 from penstock.executors.processes import default_blocks
 from penstock.executors.startup import Process, StartOptions
-from penstock.interrupts import uninterrupted
 from penstock.memory.block import Block
 from penstock.memory.exceptions import unpacked
 from penstock.memory.parcel import pack
 from penstock.plan.plan import Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
-from penstock.resume.schema import Edge, InputState
+from penstock.runtime.again import BEGINNING, Start
 from penstock.runtime.budget import Estimate
 from penstock.runtime.cargo import Cargo
-from penstock.runtime.chunk import Chunk
-from penstock.runtime.desk import Desk, new_desk
+from penstock.runtime.chunk import Chunk, ErrorRecord
 from penstock.runtime.line import Line
-from penstock.runtime.redo import BEGINNING, Start
 from penstock.runtime.wire import Gone, Late, Message
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
@@ -47,21 +43,16 @@ from penstock.stats.watch import Meter
 __all__ = ["Isolated"]
 
 _ENTRY = "penstock.runtime.pump:serve"
-#: it is one process and not one per worker, and it may place batches on a device
-_OPTIONS = StartOptions(gpus=True)
 #: chunks that may be on their way
 _CREDITS = 3
 #: how long a process has to end by itself
 _GRACE_S = 0.3
-#: how long to wait for word of what holds up a batch, or to say that an epoch is over
+#: how long to wait for word of what holds up a batch
 _WORD_S = 1.0
-#: how long an answer may take; the process may just be importing what the pipeline needs
-_ANSWER_S = 60.0
 #: processes that die one after the other without anything new from them
 _DEATHS_RUNNING = 10
 
 _runs = count(1)
-_questions = count(1)
 
 
 class _Run:
@@ -70,18 +61,41 @@ class _Run:
     def __init__(self, epoch: int, start: Start = BEGINNING) -> None:
         self.number = next(_runs)
         self.epoch = epoch
-        #: where another process would begin: what the loader said, and later the end of the last chunk that has come
-        self.edge: Edge | None = start.edge
+        #: where it is to be begun: what the loader said, and later what the process told
+        self.start = start
         #: chunks of this epoch that the process has sent, and how many there were when it was asked for another
         self.chunks = 0
         self.asked = -1
         self.ended = False
+        #: samples and losses that have been handed over
+        self.samples = self.losses = 0
+        #: those that have been handed over before a death, and will come again
+        self.old_samples = self.old_losses = 0
 
     def again(self) -> None:
-        """The epoch is run again from the end of what has come."""
+        """The epoch is run again from where the process last told that it stood."""
         self.number = next(_runs)
+        self.old_samples, self.old_losses = self.samples, self.losses
         self.chunks = 0
         self.asked = -1
+
+    def stands(self, at: dict[str, Any]) -> None:
+        """The process stands here: what comes behind and is handed over already will come again after a death."""
+        self.start = self.start._replace(at=at)
+        self.samples, self.losses = self.old_samples, self.old_losses
+
+    def news(self, chunk: Chunk) -> Chunk:
+        """What is new in a chunk."""
+        samples, losses = min(self.old_samples, len(chunk.samples)), min(self.old_losses, len(chunk.losses))
+        if samples:
+            chunk.samples, chunk.places = chunk.samples[samples:], chunk.places[samples:]
+            self.old_samples -= samples
+        if losses:
+            chunk.losses = chunk.losses[losses:]
+            self.old_losses -= losses
+        self.samples += len(chunk.samples)
+        self.losses += len(chunk.losses)
+        return chunk
 
 
 class Isolated:
@@ -112,11 +126,9 @@ class Isolated:
         self._deaths = self._deaths_running = 0
         #: what came while an answer was waited for
         self._early: deque[Chunk | BaseException | bool] = deque()
-        self._carried: dict[str, InputState] = {}
+        self._carried: dict[str, Any] = {}
         #: so that the finalizer reaches the process without holding the engine
         self._processes: list[Process] = []
-        #: what deaths without anything new say of the sample in hand
-        self._suspicion = _Suspicion()
 
     # ------------------------------------------------------------------ epochs
 
@@ -135,7 +147,7 @@ class Isolated:
     def _begin(self, run: _Run) -> None:
         with self._whole():
             line = self._connected()
-            line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, to_builtins(run.edge)))
+            line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, *run.start))
 
     def leave(self, run: _Run, whole: bool = False) -> None:
         """The epoch is over for the reader."""
@@ -143,13 +155,9 @@ class Isolated:
         if run is self._current:
             self._current = None
             self._early.clear()
-            self._tell("leave", run.number, whole)
-
-    def _tell(self, *message: Any) -> None:
-        """Say something that another process need not know: where this one is gone or stuck, nothing is said."""
-        if self._line is not None:
-            with suppress(Gone, Late), self._whole():  # if it is gone, the next epoch finds out
-                self._line.wire.send(message, deadline=perf_counter() + _WORD_S)
+            if self._line is not None:
+                with suppress(Gone), self._whole():  # if it is gone, the next epoch finds out
+                    self._line.wire.send(("leave", run.number, whole))
 
     def replan(self, run: _Run, position: int) -> _Run:
         """The process does that itself."""
@@ -228,15 +236,16 @@ class Isolated:
         if kind == "need":
             self._on_need(line, *said)
         elif kind == "chunk":
-            number, cargo, stats, edge = said
+            number, cargo, stats, standing, ranks = said
             chunk = self._on_chunk(line, cargo, stats, message)
             if number == run.number:
                 run.chunks += 1
-                if edge is not None:
-                    run.edge = convert(edge, Edge)
-                    self._deaths_running = 0
-                    self._suspicion.relieve()
-                chunk.origin = cast(Any, _Elsewhere(number, run.chunks, run.edge))
+                chunk.trace = cast(Any, Elsewhere(number, run.chunks, len(chunk.places), chunk.losses, ranks))
+                chunk = run.news(chunk)
+                if standing is not None:
+                    run.stands(standing)
+                # Only what is new shows that it gets further than the one before it.
+                self._deaths_running = 0 if chunk.samples else self._deaths_running
                 return chunk
         elif kind == "end":
             number, stats = said
@@ -289,120 +298,91 @@ class Isolated:
 
     # ------------------------------------------------------------------ where it stands
 
-    def standing(self, origin: Any, places: Sequence[Place], number: int) -> Edge | None:
-        """Where the epoch stands after sample `number` of a chunk that was handed over."""
-        if number == len(places) - 1:
-            edge: Edge | None = origin.edge
-            return edge
-        told = self._ask("where the epoch stands", "standing", origin.run, origin.chunk, number)
+    def standing(self, trace: Any, places: Sequence[Place], number: int) -> dict[str, Any] | None:
+        """Where the epoch stands behind sample `number` of a chunk that was handed over."""
+        sample = trace.count - len(places) + number
+        told: dict[str, Any] | None = self._ask("standing", trace.run, trace.chunk, sample)
         if told is None:
             raise PenstockError(
                 "the process that made this batch has died; take one more batch, then save the state"
             )
-        return convert(told, Edge)
+        return told
 
-    def carrying(self) -> dict[str, InputState]:
+    def carrying(self) -> dict[str, Any]:
         """Where inputs stand that go on from epoch to epoch, between two epochs."""
         if self._line is not None and any(op.carries for op in self.plan.joint_ops):
-            told = self._ask("where inputs stand that go on from epoch to epoch", "carrying")
-            self._carried = convert(told, dict[str, InputState]) if told else self._carried
+            self._carried = self._ask("carrying") or self._carried
         return self._carried
 
-    def forget(self, carried: dict[str, InputState]) -> None:
+    def forget(self, carried: dict[str, Any]) -> None:
         """Another state is to be gone on with."""
         if self._current is not None:
             self.leave(self._current)
         self._carried = carried
-        self._tell("forget", to_builtins(carried))  # the next one is told when it is begun
+        if self._line is not None:
+            with suppress(Gone), self._whole():  # the next one is told when it is begun
+                self._line.wire.send(("forget", carried))
 
-    def _ask(self, about: str, kind: str, *question: Any) -> Any:
-        """The process's answer; None if it has ended. PenstockError if it does not answer."""
+    def _ask(self, *question: Any) -> Any:
+        """The process's answer; None if it has ended."""
         line = self._line
         if line is None:
             return None
-        number = next(_questions)
-        deadline = perf_counter() + _ANSWER_S
         try:
             with self._whole():
-                line.wire.send((kind, number, *question))
-            while line.wait(deadline - perf_counter()):
-                with self._whole():
-                    message = line.wire.receive(deadline=deadline)
-                    # What a question gets that was given up is left alone: it has another number.
-                    if message.head[:2] == ("answer", number):
-                        return message.head[2]
-                    with uninterrupted():  # what has been heard counts as handed over
-                        found = self._heard(line, self._current or _Run(-1), message)
-                        if found is not False and not (isinstance(found, Chunk) and found.blank):
-                            self._early.append(found)
+                line.wire.send(question)
+                while True:
+                    message = line.wire.receive(deadline=inf)
+                    if message.head[0] == "answer":
+                        return message.head[1]
+                    found = self._heard(line, self._current or _Run(-1), message)
+                    if isinstance(found, Chunk) and found.blank:
+                        continue
+                    if found is not False:
+                        self._early.append(found)
         except Gone:
             return None
-        except Late:
-            pass  # in the middle of a message, so the process was ended
-        process = f"the isolated process {line.process.pid}"
-        raise PenstockError(
-            f"{process} has not answered within {_ANSWER_S:g} s; it was asked {about}. "
-            "It is stopped, or stuck in a call that keeps the interpreter lock; ask again, or close the loader"
-        )
 
     # ------------------------------------------------------------------ the process
 
     def _connected(self) -> Line:
         if self._line is None:
-            with uninterrupted():  # no process is without an owner who ends it
-                process = Process(_ENTRY, "penstock-isolated", _OPTIONS)
-                self._processes.append(process)
-                # After that start: the server that forks processes ends with the last of them.
-                while len(self._processes) > 1:
-                    self._processes[0].close()
-                    self._processes.pop(0)
+            process = Process(_ENTRY, "penstock-isolated", StartOptions())
+            self._processes[:] = [process]
             line = Line(process, self.blocks)
-            line.wire.patience_s = _ANSWER_S
-            parcel, suspicion = self._parcel, self._suspicion
-            if suspicion.careful:
-                fd, suspicion.desk = new_desk()
-                try:
-                    line.wire.send(("desk",), fds=[fd])
-                finally:
-                    os.close(fd)
-            condemned = list(suspicion.condemned.items())
-            line.wire.send(("engine", condemned), [parcel.data], [block.fd for block in parcel.blocks])
+            parcel = self._parcel
+            line.wire.send(("engine",), [parcel.data], [block.fd for block in parcel.blocks])
             if self._carried:
-                line.wire.send(("forget", to_builtins(self._carried)))
+                line.wire.send(("forget", self._carried))
             self._line = line
             for _ in range(_CREDITS):
                 self._credit(line)
         return self._line
 
-    @uninterrupted()
     def _drop_process(self) -> None:
-        """End the process and wait until it has gone."""
-        while self._processes:
-            self._processes[-1].close()
-            self._processes.pop()
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        """The process will say nothing more, and will not write any more: all blocks that it was given are free."""
         self._line = None
-        while self._grants:
-            grant = self._grants.popleft()
-            if grant is not None:
-                self.blocks.release(grant.number, grant.generation)
+        processes = list(self._processes)
+        self._processes.clear()
+        try:
+            for process in processes:
+                process.close()
+        finally:
+            for grant in self._grants:
+                if grant is not None:
+                    self.blocks.release(grant.number, grant.generation)
+            self._grants.clear()
 
     def _bury(self, run: _Run) -> None:
         """The process is gone: another takes its place, or nobody can."""
         told = "the isolated process"
         if self._processes:
-            process = self._processes[-1]
+            process = self._processes[0]
             process.kill()
             told += f" {process.exit(1.0)}"
-        self._hang_up()
+        self._drop_process()
         self._deaths += 1
         self._deaths_running += 1
-        self._suspicion.death(told)
         if self._deaths_running >= _DEATHS_RUNNING:
-            self._drop_process()
             raise WorkerDied(f"{told}, {self._deaths_running} times running without a batch")
         run.again()
         try:
@@ -432,17 +412,16 @@ class Isolated:
         self.closed = True
         _kill_all(self._processes)
 
-    @uninterrupted()
     def close(self) -> None:
-        """End the process. Called again, it ends what the first call has not."""
-        if self._pid != os.getpid():
+        """End the process."""
+        if self._pid != os.getpid() or self.closed:
             return
         self.closed = True
         self._meter.stop()
         if self._current is not None:
             self._current.ended = True
         if self._processes:
-            process = self._processes[-1]
+            process = self._processes[0]
             with suppress(OSError):  # it has ended
                 process.socket.shutdown(socket.SHUT_RDWR)
             process.exit(_GRACE_S)
@@ -466,49 +445,17 @@ def _refuse_pools(plan: Plan) -> None:
             )
 
 
-class _Suspicion:
-    """Finds the sample that ends the process. A death alone says nothing: processes die for many reasons.
+class Elsewhere:
+    """Where a chunk came from, as far as this process knows: which one it was."""
 
-    After two deaths without anything new the next process does one thing after the other and shows what it has in
-    hand. A sample that is in hand three times running is not run any more, and `on_error` decides.
-    """
+    def __init__(self, run: int, chunk: int, count: int, losses: list[ErrorRecord], ranks: list[int]) -> None:
+        self.run = run
+        self.chunk = chunk
+        self.count = count
+        self._ranks = {id(one): rank for one, rank in zip(losses, ranks, strict=False)}
+        #: kept, so that no other gets the id of one of them
+        self._losses = losses
 
-    def __init__(self) -> None:
-        #: by the call: how the process ended
-        self.condemned: dict[tuple[int, int, int], str] = {}
-        self.desk: Desk | None = None
-        self._deaths = 0
-        self._suspect: tuple[int, int, int] | None = None
-        self._kills = 0
-
-    @property
-    def careful(self) -> bool:
-        """The next process shows what it has in hand."""
-        return self._deaths >= 2
-
-    def relieve(self) -> None:
-        """Something new has come."""
-        self._deaths = self._kills = 0
-        self._suspect = self.desk = None
-
-    def death(self, how: str) -> None:
-        """A process has ended, in this way, without anything new from it."""
-        self._deaths += 1
-        sample = None if self.desk is None else self.desk.sample
-        self.desk = None
-        if sample is None:
-            return
-        call = (sample.step, sample.position, sample.way)
-        self._kills = self._kills + 1 if call == self._suspect else 1
-        self._suspect = call
-        if self._kills >= 3:
-            self.condemned[call] = how
-            self.relieve()
-
-
-class _Elsewhere(NamedTuple):
-    """Where a chunk came from, as far as this process knows: which one it was, and where the epoch stood after it."""
-
-    run: int
-    chunk: int
-    edge: Edge | None
+    def rank(self, lost: ErrorRecord, places: Sequence[Place]) -> int:
+        """How many of its samples come before one that was lost."""
+        return self._ranks.get(id(lost), 0) - (self.count - len(places))

@@ -1,43 +1,38 @@
 """Where the tickets of a stage come from that has other stages before it. Pure.
 
-Chunks of those wait in queues, in the order of delivery. A joint takes samples out of the queues and passes some
-on; without a joint they pass as they come. After every step it is remembered where the joint and its inputs
-stand, so that the stream can be told to stand after any of its outputs.
-
-A lost sample travels in its place. What was lost before a sample that the joint takes stands before the output which
-that sample goes into. What leads a queue that the joint waits for passes at once: nothing else can come before it.
-
-When the stream is resumed, the joint's inputs first make again what the joint kept, and what outputs that are still
-owed were made of. Those outputs are put together from that and passed on, the joint is restored, and goes on.
+Chunks of those wait in queues, in the order of delivery. A joint takes samples out of the queues
+and passes some on; without a joint they pass as they come. Between two steps the joint is recorded,
+so that the stream can be resumed at any sample that comes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Protocol
 
-from penstock.errors import PenstockError, PlanError, StateMismatch
-from penstock.ops.op import LOST, Absent, Ingredient, Joint
-from penstock.provenance import Place, input_of, key_of, steps_from
-from penstock.resume.cursor import Cursor, FromParts, FromRedo, Given, Held, Mark, saved_edge
-from penstock.resume.schema import Front, InputState
+from penstock.errors import PlanError
+from penstock.ops.op import LOST, Joint, Length
+from penstock.provenance import Place, joined
+from penstock.runtime.again import Again, Sieve
 from penstock.runtime.budget import Budget
-from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Loss, Ticket
+from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.runtime.inlets import Inlet
-from penstock.runtime.queue import Queue
-from penstock.runtime.redo import BEGINNING, Redo, Start, Want, given
+from penstock.runtime.marks import Came, Cuts, Given, Mark, Record, Trace, place_from
 
-__all__ = ["Feeder", "JoinedInlet", "Upstream"]
+__all__ = ["JoinedInlet", "Queue", "Upstream"]
 
-#: outputs of one step at the most: those of them that are still owed are named one by one in a state
-_STEP = 256
-#: so many losses without a sample behind them pass even if samples before them still wait
+
+#: so many losses without a sample behind them are told at once, so that a limit of errors is heeded
 _MANY = 32
+#: before the first part: the number of its first sample, places, where they came from
+_NO_PART: tuple[int, Sequence[Place], Any] = (0, (), None)
 
 
 class Upstream(Protocol):
-    """What an input of a joint is filled from."""
+    """What a joint's input is filled from."""
 
     def pop(self) -> Chunk | None:
         """The next chunk in the order of delivery, if it is there."""
@@ -46,199 +41,163 @@ class Upstream(Protocol):
     def over(self) -> bool:
         """No chunk will come any more."""
 
-    def start(self, epoch: int, start: Start) -> None:
-        """Begin, or begin again, as epoch `epoch`."""
+    def start(self, epoch: int, saved: dict[str, Any] | None = None) -> None:
+        """Begin, or begin again, as epoch `epoch`; where that was saved, if it was."""
 
 
-class Feeder(Queue):
-    """An input of a joint: a queue, and what it is filled from."""
+class Queue:
+    """Samples in the order of delivery, with their places: an `Input` of a joint."""
 
-    def __init__(self, upstream: Upstream, **known: Any) -> None:
-        super().__init__(**known)
+    def __init__(
+        self, upstream: Upstream | None = None, *, segment: str = "", keeps: bool = False, length: Length = None
+    ) -> None:
         self.upstream = upstream
-        #: where the upstream was started, until something of it is taken
-        self.begun: Start = BEGINNING
-        #: earlier passes of the upstream, to make again what was wanted of them
-        self._passes: list[tuple[int, Start]] = []
-        #: what was wanted of the pass that runs, and has not come
-        self._awaited: dict[Hashable, _Seekers] = {}
-        #: nothing that was wanted is on its way any more
-        self.settled = True
-        #: a loss as it stands behind the joint; those of a pass that has ended in the step that runs
-        self.on: Callable[[Loss], Loss] = _unchanged
-        self.behind: list[Loss] = []
+        self.length = length
+        self.note: Any = None
+        #: samples that have come in all, and what they weigh
+        self.come = self.come_bytes = 0
+        #: the segment whose samples wait here
+        self.segment = segment
+        self.count = 0
+        self.ended = False
+        self.epoch = -1
+        self.taken = 0
+        self.failure: Failure | None = None
+        #: behind the last sample taken
+        self.mark: Mark | Given = Given(None)
+        #: where the samples taken last came from
+        self.came: list[Came] = []
+        #: what was lost upstream, and how many samples came before it
+        self.lost: deque[tuple[int, ErrorRecord]] = deque()
+        #: so many of the next samples were there before a resume: one that fails now leaves a gap
+        self.replaying = 0
+        #: gaps behind the mark
+        self._gaps = 0
+        #: samples, places, where they came from, and the number of the first there
+        self._parts: deque[tuple[list[Any], Sequence[Place], Any, int]] = deque()
+        #: where the first part begins, as far as it has not been taken
+        self._first = 0
+        #: numbers, places and origins of what was taken and may still be kept by the joint
+        self._history: deque[tuple[int, Sequence[Place], Any]] | None = deque() if keeps else None
 
-    def begin_step(self) -> None:
-        super().begin_step()
-        self.behind = []
+    def add(self, samples: list[Any], places: Sequence[Place], origin: Any = None, number: int = 0) -> None:
+        if samples:
+            self._parts.append((samples, places, origin, number))
+            self.count += len(samples)
 
-    # ------------------------------------------------------------------ starting
+    def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
+        self.came = []
+        if most <= 0 or not self.count:
+            return [], ()
+        taken: list[tuple[list[Any], Sequence[Place]]] = []
+        left = most
+        while left and self._parts:
+            samples, places, origin, number = self._parts[0]
+            first, stop = self._first, min(self._first + left, len(samples))
+            self.came.append((most - left, origin, number + first))
+            left -= stop - first
+            if stop == len(samples):
+                self._parts.popleft()
+                self._first = 0
+            else:
+                self._first = stop
+            whole = first == 0 and stop == len(samples)
+            taken.append((samples, places) if whole else (samples[first:stop], places[first:stop]))
+            if self._history is not None:
+                self._history.append((self.taken + most - left - (stop - first), taken[-1][1], origin))
+            if origin is not None:
+                self._mark(origin, *taken[-1])
+        self.count -= most - left
+        self.taken += most - left
+        if len(taken) == 1:
+            return taken[0]
+        return list(chain.from_iterable(part[0] for part in taken)), joined([part[1] for part in taken])
 
-    def renew(self, epoch: int) -> None:
+    def fill(self, chunk: Chunk) -> None:
+        """A chunk of the upstream. What it lost is remembered, and leaves gaps where samples were before."""
+        samples, places, origin = chunk.samples, chunk.places, chunk.trace
+        if chunk.losses:
+            first = self.taken + self.count
+            ranked = [(self._rank(one, chunk), one) for one in chunk.losses]
+            for rank, one in sorted(ranked, key=lambda one: one[0]):
+                at = rank + len(samples) - len(chunk.samples)
+                # What was lost further up left its gap there.
+                if one.segment == self.segment and at < self.replaying and not one.known:
+                    samples = [*samples[:at], LOST, *samples[at:]]
+                    places = [*places[:at], one.place, *places[at:]]
+                self.lost.append((first + at, one))
+        self.replaying = max(0, self.replaying - len(samples))
+        self.add(samples, places, origin)
+
+    def _rank(self, lost: ErrorRecord, chunk: Chunk) -> int:
+        """How many of the samples of a chunk come before what was lost."""
+        if chunk.trace is None or lost.within != self.segment:
+            return 0
+        return chunk.trace.rank(lost, chunk.places)
+
+    def _mark(self, origin: Any, samples: list[Any], places: Sequence[Place]) -> None:
+        """These were taken. Gaps at their end are behind the mark: what was lost there will be read again."""
+        real = len(samples)
+        while real and samples[real - 1] is LOST:
+            real -= 1
+        if real:
+            self.mark = Mark(origin, places[real - 1])
+            self._gaps = len(samples) - real
+        else:
+            self._gaps += len(samples)
+
+    def lost_before(self) -> list[ErrorRecord]:
+        """What was lost between the mark at that time and the samples taken since this was asked last.
+
+        Whoever has taken the last samples of all knows that there are no more, so to that belongs what was lost
+        behind them. What is behind the mark is part of every answer, until the mark has passed it.
+        """
+        out = []
+        to_the_end = self.ended and not self.count
+        while self.lost and (to_the_end or self.lost[0][0] < self.taken):
+            out.append(self.lost.popleft())
+        self.lost.extendleft(one for one in reversed(out) if self._is_behind_mark(*one))
+        return [one for _, one in out]
+
+    def _is_behind_mark(self, number: int, lost: ErrorRecord) -> bool:
+        """Whether what was lost would be read again, if this input were resumed at its mark."""
+        if number >= self.taken - self._gaps:
+            return True
+        if lost.at is None or lost.within != self.segment or not isinstance(self.mark, Mark):
+            return False
+        # Where outputs alternate, an input may be known to be lost long before its turn would have come.
+        return lost.at[0] >= self.mark.origin.after(self.mark.place).next
+
+    def marks(self, numbers: Sequence[int]) -> tuple[Mark, ...]:
+        """Marks of samples that were taken earlier, in ascending order; those before them will not be asked for."""
+        history = self._history
+        assert history is not None
+        low = numbers[0] if numbers else self.taken
+        while history and history[0][0] + len(history[0][1]) <= low:
+            history.popleft()
+        out = []
+        parts = iter(history)
+        first, places, origin = _NO_PART
+        for number in numbers:
+            while number >= first + len(places):
+                first, places, origin = next(parts)
+            out.append(Mark(origin, places[number - first]))
+        return tuple(out)
+
+    def renew(self, epoch: int, saved: dict[str, Any] | None = None) -> None:
+        assert self.upstream is not None
         if epoch <= self.epoch:
             self.taken = 0
-        # What was lost in the pass that is over stands behind the last sample taken of it.
-        behind = [*self.behind, *map(self.on, self.passed)]
-        behind += [self.on(loss._replace(before=self._stepped)) for loss in self.leading()]
-        stepped = self._stepped
-        self.begin([(epoch, BEGINNING)], {})
-        self.behind, self._stepped = behind, stepped
-
-    def begin(self, passes: list[tuple[int, Start]], sought: dict[int, list[_Sought]]) -> None:
-        """Start the upstream, for each of these passes one after the other; the last is the one to go on with."""
-        self.clear()
-        self._passes = list(passes)
-        self._sought = sought
-        self.settled = False
-        self._next_pass()
-
-    def _next_pass(self) -> None:
-        epoch, start = self._passes.pop(0)
+            self.lost.clear()
+        self._parts.clear()
+        self._first = 0
+        self.count = 0
+        self.ended = False
+        self.failure = None
+        self.mark = Given(saved)
+        self._gaps = 0
         self.epoch = epoch
-        self.begun = start
-        self._awaited = {}
-        for sought in self._sought.pop(epoch, ()):
-            for want in sought.wants:
-                self._awaited.setdefault(key_of(want.place), _Seekers()).add(sought)
-        redo = start.redo()
-        self._redo_keys, self._owed_keys = {key_of(place) for place in redo.places}, set(redo.held)
-        self.settled = not self._awaited and not self._passes
-        self.upstream.start(epoch, start)
-
-    def cursor(self) -> Cursor | None:
-        """Where the upstream stands; None if nothing has been taken of it since its beginning."""
-        if self.last is not None:
-            lot, number = self.last
-            return lot.cursor_at(number)
-        edge = self.begun.edge
-        return None if edge is None else Cursor(Given(edge.front), tuple(self.begun.held))
-
-    # ------------------------------------------------------------------ filling
-
-    def fill(self) -> Chunk | None:
-        """Take in the next chunk of the upstream, or that it has ended; None if nothing has changed."""
-        chunk = self.upstream.pop()
-        if chunk is None:
-            if not self.upstream.over or self.ended:
-                return None
-            if self._passes:
-                self._next_pass()
-            else:
-                self.ended = True
-                self.settled = True
-            return Chunk([], ())
-        if not self.settled:
-            chunk = self._sought_out(chunk)
-        self.add_chunk(chunk)
-        self.failure = chunk.failure
-        self.come += len(chunk.samples)
-        self.come_bytes += chunk.nbytes
-        return chunk
-
-    def _sought_out(self, chunk: Chunk) -> Chunk:
-        """`chunk` without what the joint had wanted to be made again, which is given to it."""
-        keep = []
-        for sample, place in zip(chunk.samples, chunk.places, strict=True):
-            keep.append(not self._give(place, sample, None))
-        losses = [loss for loss in chunk.losses if not self._give(loss.place, LOST, loss)]
-        chunk.losses = losses
-        chunk.keep(keep)
-        return chunk
-
-    def _give(self, place: Place, sample: Any, loss: Loss | None) -> bool:
-        """Give a sample to whoever wanted it. True if somebody did."""
-        depths = range(self.depth + 1) if loss is not None else (self.depth,)
-        for depth in depths:
-            of = input_of(place, depth)
-            key = key_of(of)
-            if key in self._redo_keys:
-                seekers = self._awaited.get(key)
-                steps = steps_from(place, depth)
-                given = seekers is not None and seekers.give(of, steps, place, sample, loss)
-                # What is lost behind all that was wanted of an input concerns nobody, unless more of that is owed.
-                return given or (loss is not None and key not in self._owed_keys)
-        # What comes after all that is made again: nothing more of that will come.
-        self.settled = not self._passes
-        return False
-
-
-def _unchanged(loss: Loss) -> Loss:
-    return loss
-
-
-class _Sought:
-    """Samples that are to be made again for one purpose: all that `wants` names."""
-
-    def __init__(self, wants: Sequence[Want], number: int = 0) -> None:
-        self.wants = wants
-        #: the input of the joint
-        self.input = number
-        self.found: list[tuple[Any, Place]] = []
-        self.losses: list[Loss] = []
-
-    def take(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
-        key = key_of(of)
-        if not any(key_of(want.place) == key and want.holds(steps) for want in self.wants):
-            return False
-        if loss is not None and self.found and all(want.first and want.first == want.last for want in self.wants):
-            return False  # the one sample that was wanted came before the input failed
-        if loss is None:
-            self.found.append((sample, place))
-        else:
-            self.losses.append(loss)
-        return True
-
-
-class _Seekers:
-    """Those who want something that is made of one input."""
-
-    def __init__(self) -> None:
-        self._all: list[_Sought] = []
-
-    def add(self, one: _Sought) -> None:
-        if one not in self._all:
-            self._all.append(one)
-
-    def give(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
-        return any([one.take(of, steps, place, sample, loss) for one in self._all])
-
-
-class _Standing(NamedTuple):
-    """A joint between two steps."""
-
-    key: str
-    joint: Joint
-    own: Any
-    inputs: tuple[tuple[int, Cursor | None, tuple[Any, int] | None, int, Any], ...]
-    names: tuple[str, ...]
-    #: outputs made before that have not been taken
-    owed: int = 0
-
-    def saved(self) -> Front:
-        inputs: list[InputState | None] = []
-        for number, (epoch, begun, last, taken, note) in enumerate(self.inputs):
-            if epoch < 0:
-                inputs.append(None)
-                continue
-            cursor = begun if last is None else last[0].cursor_at(last[1])
-            name = self.names[number] if self.names else None
-            inputs.append(InputState(epoch, saved_edge(cursor), taken, name, note))
-        return Front(joint=self.key, own=self.joint.plain(self.own, self.owed), inputs=inputs)
-
-
-class _Step(NamedTuple):
-    """The outputs of one step of a joint, those that are lost included, and where the joint stood after it."""
-
-    places: Sequence[Place]
-    after: _Standing
-    #: which of them are samples; None if all are
-    samples: Sequence[int] | None = None
-
-    def cursor_at(self, number: int) -> Cursor:
-        owed = self.places[(number if self.samples is None else self.samples[number]) + 1 :]
-        if self.after.joint.approximate:
-            return Cursor(self.after._replace(owed=len(owed)))
-        return Cursor(self.after, tuple(map(Held, owed)))
+        self.upstream.start(epoch, saved)
 
 
 class JoinedInlet(Inlet):
@@ -248,13 +207,13 @@ class JoinedInlet(Inlet):
         self,
         epoch: int,
         joint: Joint | None,
-        queues: list[Feeder],
+        queues: list[Queue],
         budget: Budget | None = None,
         *,
         key: str = "",
         names: tuple[str, ...] = (),
-        depth: int = 0,
-        edge_depth: int | None = None,
+        singly: bool = False,
+        again: Again | None = None,
     ) -> None:
         self.budget = budget or Budget(None)
         #: bytes of the samples that wait here
@@ -263,110 +222,68 @@ class JoinedInlet(Inlet):
         self.joint = joint
         self.queues = queues
         self.failure = None
-        #: ops of the stage that make several samples of one, and ops since the source or joint that do
-        self._depth = depth
-        self._edge_depth = depth if edge_depth is None else edge_depth
+        self.losses = []
         self._passed = Queue()
-        for number, queue in enumerate(queues):
-            queue.on = partial(self._on, number=number)
         self._finished = False
-        #: what a state calls the joint, and what a composite calls its parts
+        #: the segment that begins here, and what a composite calls its parts
         self._key = key
         self._names = names
+        #: one output a step, so that the stream can be resumed behind every one without making any again
+        self._singly = singly
+        self._again = again
+        #: how many outputs the joint has made
+        self._made = 0
+        #: what was lost among the samples that these were made of, and the same as it is told further on
+        self._due: dict[int, tuple[ErrorRecord, ErrorRecord]] = {}
+        self._keeps = joint is not None and joint.keeps
         self._eager = joint is not None and joint.eager
         #: how many samples are lacking for what comes next, with none on their way; and does anybody wait for it
         self.lack: Callable[[], tuple[int, bool]] = lambda: (0, False)
-        #: what is made again before the joint goes on; whether it goes on from a state
-        self._again: _Again | None = None
-        self._resumed = False
-
-    # ------------------------------------------------------------------ being resumed
-
-    def resume(self, start: Start) -> None:
-        """Go on where a state was saved."""
-        joint, front = self.joint, start.front
-        assert joint is not None
-        self._resumed = True
-        self._again = _Again(self, joint, start.redo(), front)
-        self._again.begin(start.only_wanted)
-
-    # ------------------------------------------------------------------ moving
+        self._record: Record | None = None
+        if again is not None and joint is not None:
+            self._record = self._recorded()
+            self._record.lost = [
+                (segment, turn, place_from(at)) for segment, turn, at in again.feed.get("lost", ())
+            ]
 
     def available(self, most: int) -> int:
         while self._passed.count < most and not self._finished and self._step(most - self._passed.count):
             pass
-        return min(self._passed.alike, most)
+        return min(self._passed.count, most)
 
     def _step(self, most: int) -> bool:
         """Move samples towards the stage; False when nothing moved."""
         if self.joint is None:
             return self._pass_on()
-        if self._again is not None:
-            return self._redo_step(self._again)
         if self._eager:
             self.refresh()
             if self._finished:
                 return True
-        for queue in self.queues:
-            queue.begin_step()
+        record = self._record = self._record or self._recorded()
+        whole = not self._singly or self._even(self.joint)
         try:
-            samples, places = self.joint.step(self.queues, self._most(most))
+            samples, places = self.joint.step(self.queues, most if whole else 1)
         except Exception as exc:
-            self.failure = Failure(self._explained(exc))
+            self.failure = Failure(exc)
             self._finished = True
             return True
         self._finished = self.joint.ended
-        moved = self._pass(samples, places)
-        if self._finished:
-            self._pass_losses(self.joint.drained(self.queues), every=True)
-        if moved or self._finished or self._eager:
-            return moved or self._finished
+        if samples:
+            record.outputs = len(samples)
+            if self._singly and len(samples) > 1:
+                record.cuts = Cuts(self.joint.even, self.queues[0].came, places)
+            self._made += len(samples)
+            self._pass(samples, places, record)
+            record.next = self._record = self._recorded()
+            for queue in self.queues:
+                if queue.lost:
+                    self._depend(record, queue.lost_before())
+        if samples or self._finished or self._eager:
+            return bool(samples) or self._finished
         if self._overflows():
             return True
-        return self._get_more(self.joint)
-
-    def _most(self, most: int) -> int:
-        """How many outputs a step may make: what of them is owed in the middle is named in a state.
-
-        What was lost among the samples that a step takes is not: so it stands before the only output of its step.
-        """
-        if any(queue.lost for queue in self.queues):
-            return 1
-        size = self.joint.per_output if self.joint is not None else 1
-        return max(1, min(most, _STEP // max(size, 1)))
-
-    def _pass(self, samples: list[Any], places: Sequence[Place]) -> bool:
-        """Pass on what a step has made, and what was lost among what it took. False if there was neither."""
-        joint = self.joint
-        assert joint is not None
-        losses: list[Loss] = []
-        for number, queue in enumerate(self.queues):
-            for loss in (*queue.behind, *(self._on(loss, number) for loss in queue.passed)):
-                losses.append(loss._replace(before=joint.output_of(number, loss.before, len(samples))))
-        made, numbers = places, None
-        if any(type(one) is Absent for one in samples):
-            numbers = [number for number, one in enumerate(samples) if type(one) is not Absent]
-            samples, places, losses = _without_absent(samples, places, losses)
-        if not samples and not losses:
-            return False
-        if len(self.queues) > 1:
-            losses.sort(key=lambda loss: loss.before)
-        lot = _Step(made, self.standing(), numbers) if samples else None
-        self._passed.add(samples, places, losses, lot)
-        return True
-
-    def _on(self, loss: Loss, number: int) -> Loss:
-        """A loss as it stands behind the joint."""
-        joint, queue = self.joint, self.queues[number]
-        assert joint is not None
-        coarse = len(steps_from(loss.place, queue.depth)) < queue.depth if queue.depth else False
-        place = joint.passed_on(loss.place, number, queue.epoch)
-        return loss._replace(place=place, hard=loss.hard or coarse or joint.groups)
-
-    def _get_more(self, joint: Joint) -> bool:
-        lacking = joint.lacking(self.queues)
-        moved = not joint.takes_losses and self._pass_losses(lacking)
-        for number in lacking:
+        moved = False
+        for number in self.joint.lacking(self.queues):
             queue = self.queues[number]
             if queue.failure is not None:
                 self.failure = queue.failure
@@ -375,78 +292,65 @@ class JoinedInlet(Inlet):
             moved = self._fill(queue) or moved
         return moved
 
-    def _pass_losses(self, numbers: Sequence[int], every: bool = False) -> bool:
-        """Pass on what was lost and leads a queue that the joint waits for, or trails one that has ended."""
-        losses: list[Loss] = []
-        for number in numbers:
-            queue = self.queues[number]
-            found = queue.leading() if queue.lost else []
-            if not every and queue.lost and queue.trailing >= _MANY:
-                found += queue.shed()
-            losses += [self._on(loss, number)._replace(before=0) for loss in found]
-        self._passed.add([], (), losses)
-        return bool(losses)
+    def _depend(self, record: Record, lost: list[ErrorRecord]) -> None:
+        """What a step has made depends on these losses, and they are to be told with its first output."""
+        for one in lost:
+            record.lost.append((one.segment, one.turn, one.place))
+            numbered = replace(one, at=(record.first, ()), within=self._key)
+            self._due.setdefault(id(one), (one, numbered))
 
-    def standing(self) -> _Standing:
+    def _even(self, joint: Joint) -> bool:
+        """Whether several outputs of one step can be told apart afterwards, by how many samples each is made of."""
+        queue = self.queues[0]
+        return joint.even > 0 and self._again is None and not queue.ended and not queue.lost
+
+    def _recorded(self) -> Record:
         """The joint as it stands now."""
-        joint = self.joint
+        joint, queues = self.joint, self.queues
         assert joint is not None
-        inputs = tuple(
-            (queue.epoch, None if queue.last is not None else queue.cursor(), queue.last, queue.taken, queue.note)
-            for queue in self.queues
+        return Record(
+            self._key,
+            joint.save(),
+            tuple([queue.mark for queue in queues]),
+            tuple([queue.taken for queue in queues]),
+            tuple([queue.epoch for queue in queues]),
+            queues[0].marks(joint.held) if self._keeps else (),
+            self._made,
+            names=self._names,
+            again=self._again,
         )
-        return _Standing(self._key, joint, joint.save(), inputs, self._names)
 
-    def _redo_step(self, again: _Again) -> bool:
-        """Wait for what is made again; then put together what is owed, restore the joint, and go on."""
-        moved = False
-        for queue in self.queues:
-            while not queue.settled and queue.failure is None and self._fill(queue):
-                moved = True
-        for queue in self.queues:
-            if queue.failure is not None and not queue.settled:
-                self.failure = queue.failure
-                self._finished = True
-                return True
-        if not all(queue.settled for queue in self.queues):
-            return moved
-        self._again = None
-        try:
-            again.finish(self._passed)
-        except Exception as exc:
-            self.failure = Failure(self._explained(exc))
-            self._finished = True
-        if again.only_wanted:
-            self._finished = True
-        return True
-
-    def _explained(self, exc: Exception) -> Exception:
-        """What a joint has raised: no function of the user runs in it, so after a resume the state is at fault."""
-        if not self._resumed or isinstance(exc, PenstockError):
-            return exc
-        return StateMismatch(f"the state is damaged: {exc!r}").with_traceback(exc.__traceback__)
+    def _pass(self, samples: list[Any], places: Sequence[Place], record: Record) -> None:
+        """Pass on what a step has made, unless it was delivered before a resume."""
+        again = self._again
+        if again is None:
+            self._passed.add(samples, places, record)
+            return
+        for run in again.runs(range(record.first, record.first + len(samples))):
+            for number in run:
+                at = number - record.first
+                sample = _without_gaps(samples[at])
+                if sample is not LOST:
+                    self._passed.add([sample], places[at : at + 1], record, at)
 
     def glance(self, most: int) -> int:
-        if self.joint is None or not self._eager or self._finished or self._again is not None:
+        if self.joint is None or not self._eager or self._finished:
             return self.available(most)
         self.refresh()
         return min(self._passed.count, most) or int(self._finished or self.joint.drawable())
 
     def refresh(self) -> None:
         joint = self.joint
-        if joint is None or not self._eager or self._finished or self._again is not None:
+        if joint is None or not self._eager or self._finished:
             return
         (queue,) = self.queues
         lacked, joint.hungry = self.lack()
         joint.lacked = max(0, lacked - self._passed.count)
-        queue.begin_step()
         try:
             while joint.absorb(self.queues) and self._fill(queue):
                 pass
         except Exception as exc:
             queue.failure = Failure(exc)
-        self._passed.add([], (), [loss._replace(before=0, hard=True) for loss in (*queue.passed, *queue.leading())])
-        queue.passed = []
         if self.budget.bounded:
             self._weigh(joint.kept + queue.count, queue)
         if queue.failure is not None:
@@ -492,69 +396,107 @@ class JoinedInlet(Inlet):
 
     def _pass_on(self) -> bool:
         (queue,) = self.queues
-        chunk = queue.upstream.pop()
+        upstream = queue.upstream
+        assert upstream is not None
+        chunk = upstream.pop()
         if chunk is None:
-            was, queue.ended = queue.ended, queue.upstream.over
+            was, queue.ended = queue.ended, upstream.over
             self._finished = queue.ended
             return queue.ended and not was
         self._count_in(chunk)
-        self._passed.add_chunk(chunk)
+        self._passed.add(chunk.samples, chunk.places, chunk.trace)
         if chunk.failure is not None:
             self.failure = chunk.failure
             self._finished = True
         return True
 
-    def _fill(self, queue: Feeder) -> bool:
-        chunk = queue.fill()
+    def _fill(self, queue: Queue) -> bool:
+        upstream = queue.upstream
+        assert upstream is not None
+        chunk = upstream.pop()
         if chunk is None:
-            return False
+            was, queue.ended = queue.ended, upstream.over
+            return queue.ended and not was
         self._count_in(chunk)
+        queue.fill(chunk)
+        queue.failure = chunk.failure
+        queue.come += len(chunk.samples)
+        queue.come_bytes += chunk.nbytes
         return True
 
     def _count_in(self, chunk: Chunk) -> None:
         self.held_bytes += chunk.nbytes
         self.budget.take(chunk.nbytes)
+        self.losses += chunk.losses
 
     @property
     def _here(self) -> int:
         """How many samples wait here."""
-        kept = self.joint.kept if self.joint is not None else 0
+        kept = self.joint.kept if (self._keeps or self._eager) and self.joint is not None else 0
         return self._passed.count + kept + sum(queue.count for queue in self.queues)
-
-    # ------------------------------------------------------------------ tickets
 
     def cut(self, count: int) -> Ticket:
         nbytes = 0 if self._eager else self.held_bytes * count // self._here
         self.held_bytes -= nbytes
-        passed = self._passed
-        passed.begin_step()
-        samples, places = passed.take(count)
-        origin = FromParts(places, passed.came, self._depth, self._edge_depth)
-        return Ticket(
-            self.epoch,
-            samples=samples,
-            places=places,
-            losses=passed.passed,
-            nbytes=nbytes,
-            origin=origin,
-            redo=passed.redone,
-        )
+        samples, places = self._passed.take(count)
+        trace = Trace(places, self._passed.came, self._sieves(places))
+        losses = self._losses_before(places, trace) if self.losses else []
+        return Ticket(self.epoch, samples=samples, places=places, losses=losses, nbytes=nbytes, trace=trace)
+
+    def _sieves(self, places: Sequence[Place]) -> tuple[Sieve, ...]:
+        """What of the next samples has been delivered before a resume."""
+        came = self._passed.came
+        if self.joint is None:
+            return tuple([sieve for _, origin, _ in came if origin is not None for sieve in origin.sieves])
+        if self._again is None:
+            return ()
+        out: tuple[Sieve, ...] = ()
+        for number, (offset, record, at) in enumerate(came):
+            stop = came[number + 1][0] if number + 1 < len(came) else len(places)
+            out += self._again.sieves(record.first + at, places[offset:stop])
+        return out
+
+    def _losses_before(self, places: Sequence[Place], trace: Trace) -> list[ErrorRecord]:
+        """What was lost before the last of some samples, or among the samples that it was chosen from.
+
+        What was lost behind it waits for its own turn. Nothing may be told later than what depends on it: the
+        next joint saves what it was told, and where it is resumed, nothing else is known to be lost.
+        """
+        if self.joint is None:
+            one, segment = trace.locate(places[-1]), self.queues[0].segment
+            told: list[ErrorRecord] = []
+            left: list[ErrorRecord] = []
+            for record in self.losses:
+                later = record.at is not None and record.within == segment and record.at > (one.number, one.way)
+                (left if later else told).append(record)
+            self.losses = left
+            return told
+        if self._eager:
+            told, self.losses = self.losses, []
+            return told
+        offset, record, at = self._passed.came[-1]
+        last = (record.first + at + len(places) - 1 - offset, ())
+        due = {key: numbered for key, (_, numbered) in self._due.items() if numbered.at and numbered.at <= last}
+        told = [due[id(one)] for one in self.losses if id(one) in due]
+        self.losses = [one for one in self.losses if id(one) not in due]
+        for key in due:
+            del self._due[key]
+        return told
 
     @property
     def burdened(self) -> bool:
-        return self._passed.lost > 0 and not self._passed.count
+        return len(self.losses) >= _MANY
 
     def unburden(self) -> Ticket:
-        return Ticket(self.epoch, samples=[], losses=self._passed.leading())
+        told = self.losses if self.joint is None or self._eager else list(map(self._missed, self.losses))
+        self.losses = []
+        self._due.clear()
+        return Ticket(self.epoch, samples=[], losses=told)
 
-    @property
-    def has_tail(self) -> bool:
-        return self.failure is not None or self._passed.lost > 0
-
-    def tail(self) -> Ticket:
-        ticket = Ticket(self.epoch, samples=[], failure=self.failure, losses=self._passed.leading())
-        self.failure = None
-        return ticket
+    def _missed(self, lost: ErrorRecord) -> ErrorRecord:
+        """What was lost, as it is told further on: the next output will be the first that it is missing for."""
+        _, numbered = self._due.get(id(lost), (lost, None))
+        return numbered or replace(lost, at=(self._made, ()), within=self._key)
 
     @property
     def sample_bytes(self) -> int:
@@ -574,148 +516,8 @@ class JoinedInlet(Inlet):
         self.held_bytes = 0
 
 
-class _Again:
-    """What a joint makes again when it is resumed, before it goes on."""
-
-    def __init__(self, inlet: JoinedInlet, joint: Joint, redo: Redo, front: Front | None) -> None:
-        self.front: Mark = given(front)
-        self.only_wanted = False
-        self._joint = joint
-        self._queues = inlet.queues
-        self._on = inlet._on
-        self._names = inlet._names
-        self._epoch = inlet.epoch
-        self._saved = front
-        self._redo = redo
-        #: the owed outputs, each with what its members are made again as
-        self._outputs: list[tuple[Place, list[_Sought]]] = []
-        self._held: list[_Sought] = []
-
-    def begin(self, only_wanted: bool) -> None:
-        """Start the inputs, each with what is wanted of it."""
-        self.only_wanted = only_wanted
-        saved = [] if self._saved is None else self._saved.inputs
-        if saved and not self._names and len(saved) != len(self._queues):
-            raise StateMismatch(
-                f"the state is damaged: it has {len(saved)} inputs where there are {len(self._queues)}"
-            )
-        by_name = {one.name: one for one in saved if one is not None and one.name is not None}
-        states: list[InputState | None] = [
-            by_name.get(self._names[number]) if self._names else (saved[number] if number < len(saved) else None)
-            for number in range(len(self._queues))
-        ]
-        for queue, state in zip(self._queues, states, strict=True):
-            queue.epoch = self._epoch if state is None else state.epoch
-            queue.note = None if state is None else state.note
-        sought: list[dict[int, list[_Sought]]] = [{} for _ in self._queues]
-
-        def seek(part: Ingredient) -> _Sought:
-            queue = self._queues[part.input]
-            want = (
-                Want(part.place, part.first, part.last)
-                if part.whole_input
-                else Want.sample(part.place, queue.depth)
-            )
-            epoch = queue.epoch if part.epoch is None else part.epoch
-            sought[part.input].setdefault(epoch, []).append(found := _Sought([want], part.input))
-            return found
-
-        for place in self._redo.places:
-            self._outputs.append((place, [seek(part) for part in self._joint.ingredients(place)]))
-        if self._saved is not None and not only_wanted:
-            self._held = [seek(part) for part in self._joint.held(self._saved.own, self._queues)]
-        for number, queue in enumerate(self._queues):
-            self._start(queue, states[number], sought[number], only_wanted)
-
-    def _start(
-        self, queue: Feeder, state: InputState | None, sought: dict[int, list[_Sought]], only_wanted: bool
-    ) -> None:
-        """Start one input: passes of which only something is wanted, and then the one that goes on."""
-        now = None if state is None or only_wanted else state.epoch
-        passes = []
-        for epoch in sorted(sought):
-            if epoch != now:
-                wants = [want for one in sought[epoch] for want in one.wants]
-                passes.append((epoch, Start(None, wants, only_wanted=True)))
-        if now is not None and state is not None:
-            wants = [want for one in sought.get(now, ()) for want in one.wants]
-            passes.append((now, Start(state.edge, wants)))
-        elif not self._joint.opens_inputs and not only_wanted:
-            passes.append((self._epoch, BEGINNING))
-        if passes:
-            queue.begin(passes, sought)
-        else:
-            queue.clear()
-            queue.epoch = -1
-        queue.taken = 0 if state is None else state.taken
-
-    def finish(self, passed: Queue) -> None:
-        """All that was wanted has come: put together the owed outputs, and restore the joint."""
-        samples: list[Any] = []
-        places: list[Place] = []
-        losses: list[Loss] = []
-        told: set[int] = set()
-        for place, parts in self._outputs:
-            found = [one.found[0][0] if one.found else LOST for one in parts]
-            gone = all(one is LOST for one in found)
-            for one in parts:
-                # An input that fails after it has made the sample: that was reported with what comes next.
-                new = [] if one.found else [loss for loss in one.losses if id(loss.record) not in told]
-                losses += [
-                    self._on(loss, one.input)._replace(before=len(samples), told=loss.told or not gone)
-                    for loss in new
-                ]
-                told.update(id(loss.record) for loss in new)
-            made = LOST if gone else self._joint.remake(place, found)
-            partly = self._redo.wanted.get(key_of(place)) or self._redo.held.get(key_of(place), Held(0)).after
-            if made is LOST or (partly and any(one is LOST for one in found) and len(found) > 1):
-                if made is not LOST or not any(one.losses for one in parts):
-                    losses.append(_vanished(len(samples), place))
-                continue
-            samples.append(made)
-            places.append(place)
-        passed.add(samples, places, losses, _RedoLot(FromRedo(self.front, self._redo.owed, 0), places), redo=True)
-        if self._saved is not None and not self.only_wanted:
-            self._joint.restore(self._saved.own, self._held)
-            for one in self._held:
-                more = [loss for loss in one.losses if id(loss.record) not in told]
-                passed.add([], (), [loss._replace(before=0, hard=True, told=True) for loss in more])
-                told.update(id(loss.record) for loss in more)
-
-
-class _RedoLot(NamedTuple):
-    """Owed outputs that were put together again."""
-
-    origin: FromRedo
-    places: Sequence[Place]
-
-    def cursor_at(self, number: int) -> Cursor:
-        return self.origin.cursor(self.places[number])
-
-
-def _vanished(before: int, place: Place) -> Loss:
-    """A sample that was there when the state was saved and is not made again, or of which something is missing.
-
-    What had been delivered of a group before cannot be told from the rest if one of its samples is missing.
-    """
-    exc = PenstockError(
-        "this sample, or a sample of this group, was there when the state was saved, and is not made any more; "
-        "functions must return the same for the same sample"
-    )
-    return Loss(before, ErrorRecord("resume", -1, 0, exc, place), place, hard=True)
-
-
-def _without_absent(
-    samples: list[Any], places: Sequence[Place], losses: list[Loss]
-) -> tuple[list[Any], list[Place], list[Loss]]:
-    """Outputs of a joint without the lost samples among them, which become losses in their place."""
-    out: list[Any] = []
-    kept: list[Place] = []
-    found: list[Loss] = list(losses)
-    for sample, place in zip(samples, places, strict=True):
-        if type(sample) is Absent:
-            found.append(sample.loss._replace(before=len(out)))
-        else:
-            out.append(sample)
-            kept.append(place)
-    return out, kept, found
+def _without_gaps(sample: Any) -> Any:
+    """A group without the samples that are lost; anything else as it is."""
+    if type(sample) is list and any(one is LOST for one in sample):
+        return [one for one in sample if one is not LOST] or LOST
+    return sample

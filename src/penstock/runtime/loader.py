@@ -6,37 +6,36 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
-from msgspec import structs
-
-from penstock import system
-from penstock.checks import any_number, whole_number
+from penstock.checks import whole_number
 from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.plan.rules import Options, flow_length
 from penstock.plan.world import World, dealt, portion_of, world_now
-from penstock.provenance import Place, weight
-from penstock.resume.schema import VERSION, Edge, RankState, State, opened, sealed
+from penstock.provenance import Place, root, weight
+from penstock.runtime.again import Start, losses_in, losses_left
 from penstock.runtime.budget import parse_bytes
-from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure, Loss
+from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
 from penstock.runtime.crew import LOCK, nested
 from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit, let_go_of_samples
-from penstock.runtime.ranks import check_rank, for_rank, is_merged, merge_states
-from penstock.runtime.redo import Start
+from penstock.runtime.isolated import Isolated
+from penstock.runtime.marks import plain_place
+from penstock.runtime.parts import parts_of
+from penstock.runtime.ranks import check_movable, merge_states
 from penstock.runtime.run import Run
-from penstock.runtime.state import check_pipeline, described
+from penstock.runtime.state import Moment, described, read
 from penstock.sources.source import Flow
+from penstock.stats.diagnose import diagnose
 from penstock.stats.history import History, Snapshot
 from penstock.stats.lock import LOCK_PROBE
+from penstock.stats.report import Diagnosis
 from penstock.stats.watch import Clock
-
-if TYPE_CHECKING:
-    from penstock.stats.report import Diagnosis
 
 __all__ = ["Loader", "known_length"]
 
@@ -80,7 +79,7 @@ class Loader(Generic[T]):
     ) -> None:
         if timeout_s is not None and not timeout_s > 0:
             raise PlanError(f"loader(timeout_s=) must be positive, got {timeout_s!r}")
-        seed = any_number(seed, "loader(seed=)")
+        seed = whole_number(seed, "loader(seed=)")
         epochs = None if epochs is None else whole_number(epochs, "loader(epochs=)", least=1)
         asked = Placement.of(on, workers, "loader()")
         if asked is not None:
@@ -93,15 +92,9 @@ class Loader(Generic[T]):
         self._deals = portion_of(flow)
         if isolate and inline:
             raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
-        if isolate and (why := system.why_no_processes()):
-            raise PlanError(why)
+        kind = Isolated if isolate else Engine
         # Whatever stands in for an engine has its methods; that there are two kinds concerns only these lines.
-        kind: Any = Engine
-        if isolate:
-            from penstock.runtime.isolated import Isolated
-
-            kind = Isolated
-        self._engine: Engine = kind(flow, Options(on, workers, inline), seed, parse_bytes(memory))
+        self._engine = cast(Engine, kind(flow, Options(on, workers, inline), seed, parse_bytes(memory)))
         self._last_epoch = math.inf if epochs is None else epochs - 1
         self._engine.last_epoch = self._last_epoch
         self._seed = seed
@@ -111,10 +104,14 @@ class Loader(Generic[T]):
         self._handed = 0
         #: where the batches of this epoch, and the steps, are counted from
         self._epoch_from = self._steps_from = 0
-        #: what a state says as long as nothing more is handed over, and how many had been by then
+        #: where it stands as long as nothing more is handed over, and how many were before
         self._moment, self._moment_at = self._start_of(0), 0
         #: what is to be gone on with
-        self._resumed: Edge | None = None
+        self._resumed: Moment | None = None
+        #: whose part of the epoch is being delivered, and what is to come behind it
+        self._running, self._pending = self._own_part(), list[dict[str, Any]]()
+        #: samples of a resumed epoch that were lost before, and are not tried again
+        self._lost_in, self._lost_ahead = -1, list[Any]()
         #: the last chunks: enough to tell where the stream stood some batches ago
         self._chunks: deque[_Handed] = deque(maxlen=_REMEMBERED)
         #: what has been read and not handed over yet: samples, and the places of all of its chunk
@@ -135,77 +132,65 @@ class Loader(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """One epoch. A new iteration ends the one before."""
         self._end_iteration()
-        edge, self._resumed = self._resumed, None
-        iteration = _Iteration(self._entered(edge))
+        moment, self._resumed = self._resumed, None
+        self._running, self._pending = self._own_part(), []
+        if moment is not None:
+            self._running, self._pending = moment.running, list(moment.pending)
+        iteration = _Iteration(self._entered(moment))
         first = None
-        batch = 0
-        if edge is not None:
+        if moment is not None:
             # All of it may have been delivered before the state was saved, and an epoch is never empty for that.
-            try:
-                first = self._read(iteration)
-            except BaseException:
-                # Ctrl-C, or a timeout: the next iteration goes on with it all the same.
-                self._resumed = edge
-                iteration.ended = True
-                self._engine.leave(iteration.run)
-                raise
-            batch = self._moment.batch
+            first = self._read(iteration)
             if first is None:
                 self._engine.leave(iteration.run, whole=True)
                 self._next_epoch += 1
-                edge, batch = None, 0
+                self._running = self._own_part()
+                moment = None
                 iteration = _Iteration(self._entered(None))
         run = iteration.run
         self._epoch = run.epoch
         self._next_epoch = run.epoch + 1
-        self._epoch_from = self._handed - batch
-        if edge is None:
-            self._stand(self._start_of(run.epoch))
+        self._epoch_from = self._handed - (moment.batch if moment is not None else 0)
+        self._stand(moment or self._start_of(run.epoch))
         self._iteration = iteration
         return self._batches(iteration, first)
 
     def _read(self, iteration: _Iteration) -> Chunk | None:
-        """The next chunk of the epoch."""
-        return self._engine.read(iteration.run, self._timeout_s)
+        """The next chunk of the epoch; goes on to what other ranks had left, if that falls to this one."""
+        while True:
+            chunk = self._engine.read(iteration.run, self._timeout_s)
+            if chunk is not None or iteration.ended or not self._pending:
+                return chunk
+            then = self._pending.pop(0)
+            self._running = then["part"]
+            epoch = iteration.run.epoch
+            self._engine.leave(iteration.run, whole=True)
+            iteration.run = self._engine.enter(epoch, Start(**then))
+
+    def _own_part(self) -> dict[str, Any]:
+        """The part of this rank, where ranks do not deliver in step."""
+        if self._deals is None or self._deals.keeps:
+            return {}
+        return {"rank": self._deals.rank, "world": self._deals.world, "base": 0}
 
     @property
-    def _rank(self) -> RankState | None:
+    def _identity(self) -> dict[str, Any]:
         """Which rank of what world this is, where ranks do not deliver in step."""
-        if self._deals is None or self._deals.keeps:
-            return None
-        return RankState(self._deals.rank, self._deals.world)
+        return {name: value for name, value in self._own_part().items() if name != "base"}
 
-    def _state(self, epoch: int, batch: int = 0, at: Edge | None = None) -> State:
-        return State(
-            VERSION,
-            self._described,
-            self._seed,
-            epoch,
-            batch,
-            0,
-            at=at,
-            rank=self._rank,
-            approximate=self._engine.plan.approximate is not None,
-        )
-
-    def _start_of(self, epoch: int) -> State:
+    def _start_of(self, epoch: int) -> Moment:
         """Where the stream stands before the first batch of an epoch."""
-        state = self._state(epoch)
-        state.carried = self._engine.carrying()
-        return state
+        return Moment(epoch, carried=self._engine.carrying(), part=self._identity, running=self._own_part())
 
-    def _entered(self, edge: Edge | None) -> Run:
+    def _entered(self, moment: Moment | None) -> Run:
         run, self._started = self._started, None
         if run is not None and run.epoch == self._next_epoch and not run.ended:
             return run
-        return self._enter(edge)
-
-    def _enter(self, edge: Edge | None, ahead: bool = False) -> Run:
-        if edge is None:
-            return self._engine.enter(self._next_epoch, ahead=ahead)
+        if moment is None:
+            return self._engine.enter(self._next_epoch)
         try:
-            return self._engine.enter(self._next_epoch, Start(edge), ahead=ahead)
-        except (LookupError, TypeError, ValueError, AttributeError, AssertionError, PlanError) as exc:
+            return self._engine.enter(self._next_epoch, moment.start)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as exc:
             # Nothing of the user's runs in there, only what was saved is read.
             raise StateMismatch(f"the state is damaged: {exc!r}") from exc
 
@@ -222,21 +207,21 @@ class Loader(Generic[T]):
                 failure = self._account(chunk)
                 if not self._history:
                     self._tick(clock)  # workers have been started, from now on it runs
-                samples, losses = chunk.samples, chunk.losses
-                count = len(samples)
+                samples = chunk.samples
                 self._in_hand = samples, chunk.places
                 if samples:
-                    self._chunks.append(_Handed(chunk, iteration.run.epoch, self.batch_index, self._handed))
+                    self._chunks.append(
+                        _Handed(
+                            chunk, iteration.run.epoch, self.batch_index, self._handed, self._running, self._pending
+                        )
+                    )
                 samples.reverse()
                 while samples:
-                    if losses:
-                        losses = self._report(losses, count - len(samples))
                     self._handed += 1
                     yield samples.pop()
                     if iteration.ended:
                         iteration.check()
                         return
-                self._report(losses, count)
                 self._tick(clock)
                 if failure is not None:
                     self._fail(iteration, failure)
@@ -280,28 +265,20 @@ class Loader(Generic[T]):
         counters = self._engine.counters
         failure = chunk.failure
         places = chunk.places
-        for number, loss in enumerate(chunk.losses, 1):
-            seen = sum(map(weight, places[: loss.before]))
-            too_many = self._limit.check(self._error_count + number, counters.samples + seen)
+        for record in chunk.losses:
+            if record.known:
+                continue
+            self._record(record)
+            before = [place for place in places if root(place) < root(record.place)]
+            too_many = self._limit.check(self._error_count, counters.samples + sum(map(weight, before)))
             if too_many is not None:
-                chunk.samples, chunk.places = chunk.samples[: loss.before], places[: loss.before]
-                chunk.losses = chunk.losses[:number]
-                places = chunk.places
+                chunk.samples, chunk.places = chunk.samples[: len(before)], before
+                places = before
                 failure = Failure(too_many)
                 break
         counters.samples += len(places) if isinstance(places, range) else sum(map(weight, places))
         counters.batches += len(chunk.samples)
         return failure
-
-    def _report(self, losses: list[Loss], number: int) -> list[Loss]:
-        """Report what was lost before sample `number` of its chunk. Returns the others.
-
-        A state saved before that sample owes them: they are made again, and reported, after a resume.
-        """
-        due = [loss for loss in losses if loss.before <= number]
-        for loss in due:
-            self._record(loss.record)
-        return losses[len(due) :]
 
     def _record(self, record: ErrorRecord) -> None:
         let_go_of_samples(record.exception)
@@ -381,7 +358,8 @@ class Loader(Generic[T]):
         if self._iteration is not None and not self._iteration.ended:
             return self
         if self._next_epoch <= self._last_epoch and (self._started is None or self._started.ended):
-            self._started = self._enter(self._resumed, ahead=True)
+            moment = self._resumed or Moment(self._next_epoch)
+            self._started = self._engine.enter(self._next_epoch, moment.start, ahead=True)
         return self
 
     # ------------------------------------------------------------------ where it stands
@@ -432,16 +410,13 @@ class Loader(Generic[T]):
         """
         behind = whole_number(behind, "state_dict(behind=)")
         at = self._handed - behind
-        step = max(0, self.step - behind)
         if at == self._moment_at:
-            return sealed(structs.replace(self._moment, step=step))
+            moment = replace(self._moment, step=max(0, self.step - behind))
+            return self._state_of(moment)
         for handed in reversed(self._chunks):
             if handed.first < at <= handed.first + len(handed.places):
-                number = at - handed.first - 1
-                edge = self._engine.standing(handed.origin, handed.places, number)
-                return sealed(
-                    structs.replace(self._state(handed.epoch, handed.batch + number + 1, edge), step=step)
-                )
+                moment = self._moment_in(handed, at, max(0, self.step - behind))
+                return self._state_of(moment)
         raise PenstockError(
             f"state_dict(behind={behind}): this loader has handed over {self._handed} batches, and remembers "
             f"where the stream stood for the last {_REMEMBERED} chunks of them; ask for a batch that is nearer"
@@ -452,6 +427,32 @@ class Loader(Generic[T]):
         """The pipeline in words; what is made of many samples is hashed for it, once."""
         return described(self._flow)
 
+    def _state_of(self, moment: Moment) -> dict[str, Any]:
+        state = moment.to_state(self._described, self._seed)
+        return state if self._engine.plan.approximate is None else state | {"approximate": True}
+
+    def _moment_in(self, handed: _Handed, at: int, step: int) -> Moment:
+        number = at - handed.first - 1
+        standing = self._engine.standing(handed.trace, handed.places, number)
+        lost = []
+        if handed.losses and handed.trace is not None:
+            segment, rank = self._engine.plan.root.segment, handed.trace.rank
+            known = [one for one in handed.losses if one.within == segment]
+            ahead = [one for one in known if rank(one, handed.places) > number]
+            lost = [[one.segment, one.turn, plain_place(one.place)] for one in ahead]
+        if handed.epoch == self._lost_in:
+            lost += losses_left(self._lost_ahead, standing)
+        return Moment(
+            handed.epoch,
+            handed.batch + number + 1,
+            step,
+            standing,
+            lost,
+            part=self._identity,
+            running=handed.running,
+            pending=handed.pending,
+        )
+
     def load_state_dict(self, state: Any, *, strict: bool = True) -> None:
         """Go on where `state` was saved: the next iteration delivers what was left of that epoch.
 
@@ -460,30 +461,26 @@ class Loader(Generic[T]):
         """
         if isinstance(state, (list, tuple)):
             state = merge_states(state)
-        read = self._for_rank(state) if is_merged(state) else opened(state)
-        if not strict:
-            read.pipeline = None
-        check_pipeline(read, self._flow, self._seed)
-        if read.rank is not None or (self._deals is not None and not self._deals.keeps):
-            check_rank(read.rank, self._deals)
+        if not strict and isinstance(state, dict):
+            state = state | {"pipeline": None}
+        moment = read(state, self._flow, self._seed, self._deals)
+        if moment.running != self._own_part() or moment.pending:
+            check_movable(self._engine.plan, self._dealt.ops)
         self._end_iteration()
         self._started = None
-        self._engine.forget(read.carried)
-        self._next_epoch = self._epoch = read.epoch
-        self._epoch_from = self._handed - read.batch
-        self._steps_from = self._handed - read.step
-        self._resumed = read.at
+        self._engine.forget(moment.carried)
+        self._next_epoch = self._epoch = moment.epoch
+        self._epoch_from = self._handed - moment.batch
+        self._steps_from = self._handed - moment.step
+        self._resumed = moment if moment.at is not None or moment.running != self._own_part() else None
+        known = moment.lost + losses_in(moment.at)
+        self._lost_in, self._lost_ahead = moment.epoch, [one for n, one in enumerate(known) if one not in known[:n]]
         self._chunks.clear()
-        self._stand(read)
+        self._stand(moment)
 
-    def _for_rank(self, merged: dict[str, Any]) -> State:
-        """What of the states of all ranks falls to this one."""
-        length = self._engine.plan.source_length(self._deals)
-        return for_rank(merged, self._engine.plan, self._deals, self._seed, length)
-
-    def _stand(self, state: State) -> None:
+    def _stand(self, moment: Moment) -> None:
         """The stream stands here until another batch is handed over."""
-        self._moment, self._moment_at = state, self._handed
+        self._moment, self._moment_at = moment, self._handed
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -516,9 +513,6 @@ class Loader(Generic[T]):
         """
         if last_s is not None and (isinstance(last_s, (bool, str)) or not last_s > 0):
             raise PlanError(f"diagnose(last_s=) takes a positive number of seconds, got {last_s!r}")
-        from penstock.runtime.parts import parts_of
-        from penstock.stats.diagnose import diagnose
-
         now = Snapshot(perf_counter(), self.stats())
         before = self._history.since(-math.inf if last_s is None else now.now - last_s)
         return diagnose(parts_of(self._engine.plan), before or now, now, worker_count("auto"))
@@ -531,13 +525,11 @@ class Loader(Generic[T]):
 
     def close(self) -> None:
         """End the epoch and all workers of this loader. Closing twice is the same as once."""
-        try:
-            if self._iteration is not None and not self._iteration.ended:
-                self._iteration.closed = True
-            self._end_iteration()
-            self._started = None
-        finally:
-            self._engine.close()
+        if self._iteration is not None and not self._iteration.ended:
+            self._iteration.closed = True
+        self._end_iteration()
+        self._started = None
+        self._engine.close()
 
     def once(self) -> Iterator[T]:
         """One epoch, and the end of the loader with it."""
@@ -569,15 +561,20 @@ class Loader(Generic[T]):
 class _Handed:
     """A chunk that has been handed over, or is being: where its batches came from, without them."""
 
-    __slots__ = ("batch", "epoch", "first", "origin", "places")
+    __slots__ = ("batch", "epoch", "first", "losses", "pending", "places", "running", "trace")
 
-    def __init__(self, chunk: Chunk, epoch: int, batch: int, first: int) -> None:
-        self.origin: Any = chunk.origin
+    def __init__(
+        self, chunk: Chunk, epoch: int, batch: int, first: int, running: dict[str, Any], pending: list[Any]
+    ) -> None:
+        self.trace: Any = chunk.trace
         self.places = chunk.places
+        self.losses = chunk.losses
         self.epoch = epoch
         #: how many batches of its epoch came before it, and how many in all
         self.batch = batch
         self.first = first
+        self.running = running
+        self.pending = list(pending) if pending else []
 
 
 class _Iteration:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import compress, groupby, takewhile
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,9 @@ import numpy as np
 from penstock.errors import Skip, WorkerDied
 from penstock.ops.op import Effect, Key, Op
 from penstock.plan.plan import Indexed, Stage, Step
-from penstock.provenance import Place, origin, root
+from penstock.provenance import Place, chosen, origin, root
 from penstock.runtime.calls import Calls
-from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure, Loss, Ticket, with_losses
+from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure, Ticket
 from penstock.runtime.desk import READING
 from penstock.runtime.expand import expanded
 from penstock.runtime.failure import add_note
@@ -107,8 +107,8 @@ class Program:
 
     def chunks(self, ticket: Ticket, task: Task) -> Iterator[Chunk]:
         """The chunks of one ticket, in order. The last may end in a failure."""
-        if ticket.failure is not None:
-            yield Chunk([], (), ticket.failure)
+        if ticket.losses or ticket.failure is not None:
+            yield Chunk([], (), ticket.failure, ticket.losses)
         if self.stage.block_read:
             yield from through(self, self._parts[1:], self._blocks(ticket, task), task)
             return
@@ -173,9 +173,9 @@ class Program:
                     raise
                 # Find the sample, and make what can be made of the others.
                 rest = self._batched_singly(positions[start:], exc, task)
-                made = Chunk.join([Chunk(batches, places), rest])
-                made.final = True
-                return made
+                return Chunk(
+                    batches + rest.samples, places + list(rest.places), rest.failure, rest.losses, final=True
+                )
             places.append(members)
         return Chunk(batches, places, final=True)
 
@@ -227,7 +227,7 @@ class Program:
         index = task.index_of(place)
         record = ErrorRecord(label, index, task.epoch, exc, place)
         if isinstance(exc, Skip):
-            return Chunk([], (), None, [Loss.of(0, record)])
+            return Chunk([], (), None, [record])
         add_note(exc, label, "", index, task.worker_name)
         return Chunk([], (), Failure(exc, record))
 
@@ -243,22 +243,18 @@ class Program:
             if found is not None:
                 kept[place] = found
         missing = [place for place in places if place not in kept]
-        lost: dict[int, list[ErrorRecord]] = {}
+        losses: list[ErrorRecord] = []
         failure = None
         if missing:
             made = self._made(missing, task)
-            failure = made.failure
-            for loss in made.losses:
-                lost.setdefault(root(loss.place), []).append(loss.record)
+            losses, failure = made.losses, made.failure
             kept.update(self._kept(missing, made, task))
         samples: list[Any] = []
-        losses: list[Loss] = []
         out: list[Place] = []
         stop = root(failure.record.place) if failure is not None and failure.record is not None else None
         for place in places:
             some, own = kept.get(place, ([], []))
             samples += some
-            losses += [Loss.of(len(samples), record) for record in lost.get(place, ())]
             out += [_rooted(one, place) for one in own]
             if place == stop:
                 break
@@ -285,7 +281,7 @@ class Program:
             samples.append(sample)
             own.append(place)
         stop = root(made.failure.record.place) if made.failure and made.failure.record else None
-        lost = {root(loss.place) for loss in made.losses}
+        lost = {root(record.place) for record in made.losses}
         out = {}
         for place, (samples, own) in by_root.items():
             if place == stop:
@@ -411,11 +407,10 @@ def finished(step: Step, chunk: Chunk, calls: Calls, out: Any) -> Chunk:
     failure = calls.failure or chunk.failure
     if len(out) != len(places):
         raise RuntimeError(f"{step.op.label} gave {len(out)} results for {len(places)} samples")
-    losses = with_losses(chunk.losses, calls.lost, calls.losses, calls.stop)
+    losses = chunk.losses + calls.losses if calls.losses else chunk.losses
     if step.op.effect is Effect.SELECTS:
-        kept = Chunk(calls.surviving(chunk.samples), places, failure, losses, final=chunk.final)
-        kept.keep(out)
-        return kept
+        samples = calls.surviving(chunk.samples)
+        return Chunk(list(compress(samples, out)), chosen(places, out), failure, losses, final=chunk.final)
     return Chunk(out if type(out) is list else list(out), places, failure, losses, final=chunk.final)
 
 
@@ -442,7 +437,7 @@ def _check_spared(places: Sequence[Place], task: Task) -> None:
 
 
 def _first_place(chunk: Chunk, task: Task) -> int:
-    starts = [root(loss.place) for loss in chunk.losses]
+    starts = [root(record.place) for record in chunk.losses]
     starts += [root(chunk.places[0])] if chunk.places else []
     return min(starts)
 

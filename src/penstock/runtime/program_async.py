@@ -16,8 +16,8 @@ __all__ = ["chunks_async"]
 
 async def chunks_async(program: Program, ticket: Ticket, task: Task) -> AsyncIterator[Chunk]:
     """The chunks of one ticket, in order."""
-    if ticket.failure is not None:
-        yield Chunk([], (), ticket.failure)
+    if ticket.losses or ticket.failure is not None:
+        yield Chunk([], (), ticket.failure, ticket.losses)
     for chunk in program.slices(ticket, task):
         async for part in _through(program, 0, chunk, task):
             yield part

@@ -6,36 +6,26 @@ Two threads: one listens to the parent, the other reads the engine and sends. Th
 
 from __future__ import annotations
 
-import mmap
-import os
 import socket
 import threading
 from collections import deque
-from dataclasses import replace
 from time import perf_counter, process_time
 from typing import Any
-
-from msgspec import convert, to_builtins
 
 from penstock.memory.block import BlockMap
 from penstock.memory.exceptions import packed
 from penstock.memory.parcel import unpack
-from penstock.memory.segment import Mapping
-from penstock.resume.schema import Edge, InputState
+from penstock.runtime.again import Start
 from penstock.runtime.cargo import attach, fits, measured, stowed, written
-from penstock.runtime.chunk import Chunk, CountVaried, Loss
-from penstock.runtime.desk import Desk
+from penstock.runtime.chunk import Chunk, CountVaried
 from penstock.runtime.engine import Engine
-from penstock.runtime.redo import Start
 from penstock.runtime.run import Run
 from penstock.runtime.wire import SMALL_BYTES, Gone, Message, Wire
 
 __all__ = ["serve"]
 
-#: counters are sent along with a chunk at most so often
+#: counters, and where the epoch stands, are sent along with a chunk at most so often
 _STATS_S = 0.05
-#: so many lost samples are reported without a sample behind them
-_MANY = 32
 #: chunks of which can be told where they came from: those that the loader remembers, and those on their way
 _REMEMBERED = 64
 
@@ -73,10 +63,8 @@ class _Pump:
         #: chunks sent in this epoch, and where the last ones came from
         self._chunks = 0
         self._sent: deque[tuple[int, int, Any, Any]] = deque(maxlen=_REMEMBERED)
-        #: what was lost behind the last sample that was sent: it goes with the next
-        self._late: list[Loss] = []
-        #: where the parent sees what is in hand
-        self._desk: Desk | None = None
+        #: an epoch would not come out in the same order again, so where it stands is told with every chunk
+        self._loose = False
         #: why there is no engine
         self._broken: BaseException | None = None
 
@@ -91,22 +79,11 @@ class _Pump:
                 self._changed.notify_all()
             del message
 
-    def _on_desk(self, message: Message) -> None:
-        """Show what is in hand: processes have died before, and do one thing after the other from now on."""
-        (fd,) = message.fds
-        self._desk = Desk(Mapping(fd, mmap.PAGESIZE))
-        os.close(fd)
-        self._desk.take(1)
-
-    def _on_engine(self, message: Message, condemned: list[Any]) -> None:
+    def _on_engine(self, message: Message) -> None:
         try:
-            flow, options, seed, memory = unpack(message.body.data, message.fds)
-            if self._desk is not None:
-                options = replace(options, inline=True)
-            self.engine = Engine(flow, options, seed, memory)
-            self.engine.desk = self._desk
-            self.engine.condemned = {tuple(call): how for call, how in condemned}
+            self.engine = Engine(*unpack(message.body.data, message.fds))
             self.engine.asks = False
+            self._loose = any(not stage.ordered for stage in self.engine.plan.stages)
         except BaseException as exc:
             self._broken = exc
 
@@ -120,13 +97,13 @@ class _Pump:
         self._granted.append(grant)
 
     def _on_enter(
-        self, message: Message, number: int, epoch: int, last_epoch: float, once: bool, edge: Any
+        self, message: Message, number: int, epoch: int, last_epoch: float, once: bool, *start: Any
     ) -> None:
         if self.engine is None:
             self._send(("failed", number, packed(self._broken or RuntimeError("no engine"))))
             return
         self.engine.last_epoch, self.engine.once = last_epoch, once
-        self._entered = number, epoch, Start(None if edge is None else convert(edge, Edge))
+        self._entered = number, epoch, Start(*start)
 
     def _on_leave(self, message: Message, number: int, whole: bool) -> None:
         self._left = number
@@ -144,19 +121,19 @@ class _Pump:
         told = "nothing yet" if run is None or self.engine is None else self.engine.holding(run)
         self._send(("holding", told))
 
-    def _on_standing(self, message: Message, question: int, number: int, chunk: int, sample: int) -> None:
-        for run, sent, origin, places in self._sent:
+    def _on_standing(self, message: Message, number: int, chunk: int, sample: int) -> None:
+        for run, sent, trace, places in self._sent:
             if (run, sent) == (number, chunk) and self.engine is not None:
-                self._send(("answer", question, to_builtins(self.engine.standing(origin, places, sample))))
+                self._send(("answer", self.engine.standing(trace, places, sample)))
                 return
-        self._send(("answer", question, None))
+        self._send(("answer", None))
 
-    def _on_carrying(self, message: Message, question: int) -> None:
-        self._send(("answer", question, {} if self.engine is None else to_builtins(self.engine.carrying())))
+    def _on_carrying(self, message: Message) -> None:
+        self._send(("answer", {} if self.engine is None else self.engine.carrying()))
 
     def _on_forget(self, message: Message, carried: dict[str, Any]) -> None:
         if self.engine is not None:
-            self.engine.forget(convert(carried, dict[str, InputState]))
+            self.engine.forget(carried)
 
     def close(self) -> None:
         with self._changed:
@@ -191,11 +168,8 @@ class _Pump:
             self.engine.ask(self._asked == (number, 0))  # it may have been asked for before it was begun
         if not self._goes_on_with(number, run):
             return
-        self._late = []
         while self._has_credit(number):
             chunk = self.engine.read(run, None)
-            if chunk is None and self._late:
-                chunk = Chunk([], ())
             if chunk is None:
                 if self._left < number:
                     self._send(("end", number, self._stats()))
@@ -205,9 +179,7 @@ class _Pump:
                 run = self.engine.replan(run, position)
                 if not self._goes_on_with(number, run):
                     return
-            if not chunk.samples and chunk.failure is None and 0 < len(chunk.losses) < _MANY:
-                self._late += chunk.losses
-            elif not chunk.blank or self._late:
+            if not chunk.blank:
                 self._send_chunk(number, epoch, chunk)
             del chunk
 
@@ -231,31 +203,28 @@ class _Pump:
     def _send_chunk(self, number: int, epoch: int, chunk: Chunk) -> None:
         assert self.engine is not None
         program = self.engine.lanes[self.engine.plan.root.number].program
-        origin = chunk.origin
-        if self._late:
-            chunk = Chunk.join([Chunk([], (), None, self._late), chunk])
+        trace, places = chunk.trace, chunk.places
         chunk, layout = measured(chunk, program, epoch)
-        places, self._late = chunk.places, []
-        if places and chunk.failure is None:
-            # After a death the epoch goes on behind the last sample, and would come to what was lost there once more.
-            self._late = [loss._replace(before=0) for loss in chunk.losses if loss.before == len(places)]
-            chunk.losses = [loss for loss in chunk.losses if loss.before < len(places)]
         with self._changed:
             grant = self._credits.popleft()
         block = self._block_for(layout.nbytes, grant) if layout.nbytes > SMALL_BYTES else None
         body = written(layout, self.blocks, block)
         now = perf_counter()
-        stats = edge = None
-        if now - self._told > _STATS_S:
+        stats = standing = None
+        if self._loose or now - self._told > _STATS_S:
             self._told = now
             stats = self._stats()
-        if places:
-            edge = to_builtins(self.engine.standing(origin, places, len(places) - 1))
+            if chunk.samples:
+                standing = self.engine.standing(trace, places, len(places) - 1)
         with self._changed:
             self._chunks += 1
             self.engine.ask(False)
-            self._sent.append((number, self._chunks, origin, places))
-        self._send(("chunk", number, stowed(chunk, layout, block), stats, edge), body)
+            self._sent.append((number, self._chunks, trace, places))
+        ranks = []
+        if trace is not None and chunk.losses:
+            segment = self.engine.plan.root.segment
+            ranks = [trace.rank(one, places) if one.within == segment else 0 for one in chunk.losses]
+        self._send(("chunk", number, stowed(chunk, layout, block), stats, standing, ranks), body)
 
     def _stats(self) -> dict[str, float]:
         """The counters of all stages; what this process is on a CPU is work of the loader too."""

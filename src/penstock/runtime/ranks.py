@@ -1,24 +1,22 @@
 """States of several ranks as one, to go on with another number of ranks. Pure.
 
-Where all ops behind a ``shard()`` keep the count, ranks deliver in step, and the state of one says all. Elsewhere
-each rank stands somewhere of its own. What all of them together still owe is dealt to the new ranks: what joints
-kept, what was overtaken, and the positions that the slower ranks have not come to. From the furthest position on,
-positions are dealt as they always are.
+Where all ops behind a ``shard()`` keep the count, ranks deliver in step, and the state of one says
+all. Elsewhere each rank stands somewhere of its own. Up to some position H all of them together
+have begun; what each has left before H is a *pass* of its own, run to its end as that rank would
+have, by whichever of the new ranks it falls to. From H on, positions are dealt anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import StateMismatch
-from penstock.ops.op import Joint, Key
-from penstock.plan.plan import Indexed, Joined, Plan, Stage
-from penstock.resume.places import places_from
-from penstock.resume.schema import Edge, Front, InputState, Owed, RankState, State, checksum, opened
+from penstock.ops.op import Op
+from penstock.plan.plan import Indexed, Plan
+from penstock.runtime.marks import high
 
-__all__ = ["check_rank", "for_rank", "is_merged", "merge_states"]
+__all__ = ["check_movable", "check_rank", "for_rank", "merge_states"]
 
 Plain = dict[str, Any]
 
@@ -45,198 +43,117 @@ def merge_states(states: Sequence[Plain]) -> Plain:
     states = list(states)
     if not states:
         raise StateMismatch("merge_states() needs the states of all ranks, got none")
-    read = [opened(state) for state in states]
-    for name in ("pipeline", "seed"):
-        for state in read[1:]:
-            if getattr(state, name) != getattr(read[0], name):
+    for state in states:
+        if not isinstance(state, dict) or "version" not in state:
+            raise StateMismatch(f"this is no state of a penstock loader: {type(state).__name__} without a version")
+        for name in ("version", "pipeline", "seed"):
+            if state.get(name) != states[0].get(name):
                 raise StateMismatch(
-                    f"the states of ranks differ in {name!r}: {getattr(read[0], name)!r} and {getattr(state, name)!r}"
+                    f"the states of ranks differ in {name!r}: {states[0].get(name)!r} and {state.get(name)!r}"
                 )
-    if all(state.rank is None for state in read):
-        return _in_step(states, read)
-    _check_complete(read)
-    epochs = {state.epoch for state in read}
-    if max(epochs) > min(epochs) + 1:
-        raise StateMismatch(f"the states are of epochs {sorted(epochs)}, too far apart")
-    body = {"version": states[0]["version"], "ranks": states}
-    return body | {"sum": checksum(body)}
+    if len(states) == 1 and not states[0].get("part"):
+        return states[0]
+    if not any(state.get("part") for state in states):
+        return _in_step(states)
+    _check_complete(states)
+    epoch = min(state["epoch"] for state in states)
+    if max(state["epoch"] for state in states) > epoch + 1:
+        raise StateMismatch(
+            f"the states are of epochs {sorted({state['epoch'] for state in states})}, too far apart"
+        )
+    shared = {name: states[0][name] for name in ("version", "pipeline", "seed", "step")}
+    batch = max(state["batch"] for state in states if state["epoch"] == epoch)
+    # A rank that has gone on to the next epoch has nothing left of this one.
+    ranks = [{"passes": _passes(state), "ended": state["epoch"] > epoch} for state in states]
+    return shared | {"epoch": epoch, "batch": batch, "at": None, "ranks": ranks}
 
 
-def is_merged(state: Any) -> bool:
-    """Whether `merge_states` has made it of states that differ."""
-    return isinstance(state, dict) and "ranks" in state
-
-
-def _in_step(states: list[Plain], read: list[State]) -> Plain:
+def _in_step(states: list[Plain]) -> Plain:
     """Ranks that deliver in step stand at one place."""
-    for state in read[1:]:
-        if (state.epoch, state.at) != (read[0].epoch, read[0].at):
+    for state in states[1:]:
+        if (state["epoch"], state["at"]) != (states[0]["epoch"], states[0]["at"]):
             raise StateMismatch(
-                f"ranks that deliver in step stand at different ones: epoch {read[0].epoch}, batch "
-                f"{read[0].batch}, and epoch {state.epoch}, batch {state.batch}; save all at one step"
+                f"ranks that deliver in step stand at different ones: epoch {states[0]['epoch']}, batch "
+                f"{states[0]['batch']}, and epoch {state['epoch']}, batch {state['batch']}; save all at one step"
             )
     return states[0]
 
 
-def _check_complete(states: list[State]) -> None:
-    ranks = sorted(-1 if state.rank is None else state.rank.rank for state in states)
-    worlds = {0 if state.rank is None else state.rank.world for state in states}
-    if ranks != list(range(len(states))) or worlds != {len(states)}:
+def _check_complete(states: list[Plain]) -> None:
+    parts = [state.get("part") or {} for state in states]
+    worlds = {part.get("world") for part in parts}
+    ranks = sorted(part.get("rank", -1) for part in parts)
+    if len(worlds) != 1 or ranks != list(range(len(states))) or worlds != {len(states)}:
         raise StateMismatch(
             f"the states of all ranks are needed, each once: got ranks {ranks} of {sorted(map(str, worlds))}"
         )
 
 
-def check_rank(rank: RankState | None, deals: Any) -> None:
-    """Refuse the state of another rank, or of another number of them."""
-    known = (None, None) if rank is None else (rank.rank, rank.world)
-    if deals is None or known != (deals.rank, deals.world):
-        here = "no shard()" if deals is None else f"rank {deals.rank} of {deals.world}"
-        raise StateMismatch(
-            f"the state is of rank {known[0]} of {known[1]}, and this loader has {here}; ranks do not deliver in "
-            "step here, so give it the states of all ranks: load_state_dict([...]) or ps.merge_states([...])"
-        )
+def _passes(state: Plain) -> list[Plain]:
+    """What one rank has left of its epoch, in its order; its own part comes last, if that is not over."""
+    now = {"at": state["at"], "lost": state.get("lost", []), "part": state["running"]}
+    return [now, *state.get("pending", [])]
 
 
-# ---------------------------------------------------------------------- what falls to one rank
-
-
-def for_rank(merged: Plain, plan: Plan, deals: Any, seed: int, length: Any) -> State:
-    """What of a merged state falls to one rank of those that go on."""
-    states = merged.get("ranks")
-    body = {key: value for key, value in merged.items() if key != "sum"}
-    if not isinstance(states, list) or merged.get("sum") != checksum(body):
-        raise StateMismatch("the state was changed or damaged since it was saved: its checksum does not fit")
-    read = [opened(state) for state in states]
-    _check_complete(read)
+def for_rank(state: Plain, deals: Any) -> Plain:
+    """What of a merged state falls to one rank: the passes it goes through, its own part last."""
     if deals is None:
         raise StateMismatch("the state is of several ranks, and this pipeline has no shard()")
-    epoch = min(state.epoch for state in read)
-    now = [state for state in read if state.epoch == epoch]
-    if len({(state.rank.rank, state.rank.world) for state in read if state.rank}) != len(read):
-        raise StateMismatch("the state is damaged: a rank is there twice")
-    first = min(now, key=lambda state: state.batch)
-    if all(state.at is None for state in now) and len(now) == len(read):
-        edge = None
-    else:
-        edge = _Union(plan, deals, seed, epoch, length).edge(now, ended=len(now) < len(read))
-    return State(
-        first.version,
-        first.pipeline,
-        first.seed,
-        epoch,
-        max(state.batch for state in now),
-        max(state.step for state in read),
-        at=edge,
-        rank=RankState(deals.rank, deals.world),
-    )
+    begun = [one for rank in state["ranks"] if not rank["ended"] for one in rank["passes"]]
+    own = [one for one in begun if "until" not in one["part"]]
+    # Where one has come to its end, all that is left belongs to the others.
+    anew = bool(own) and not any(rank["ended"] for rank in state["ranks"])
+    stop = max(map(_high, own)) if anew else _FAR
+    passes = [one for one in begun if "until" in one["part"]]
+    passes += [one | {"part": one["part"] | {"until": stop}} for one in own]
+    mine = passes[deals.rank :: deals.world]
+    identity = {"rank": deals.rank, "world": deals.world}
+    if anew or not mine:
+        mine.append({"at": None, "lost": [], "part": identity | {"base": stop} | ({} if anew else {"until": _FAR})})
+    first, *pending = mine
+    return {
+        "at": first["at"],
+        "lost": first["lost"],
+        "part": identity,
+        "running": first["part"],
+        "pending": pending,
+    }
 
 
-@dataclass
-class _Union:
-    """What several ranks owe, as one of others gets it."""
+#: further than any source goes
+_FAR = 1 << 62
 
-    plan: Plan
-    deals: Any
-    seed: int
-    epoch: int
-    length: Any
 
-    def edge(self, states: list[State], ended: bool) -> Edge:
-        """The edge of the new rank that leads to its reader; if a rank has `ended`, no position is dealt anew."""
-        return self._edge(self.plan.root, [state.at for state in states], [state.rank for state in states], ended)
+def _high(own: Plain) -> int:
+    """The first position of a part that has not been begun."""
+    return max(int(own["part"]["base"]), high(own["at"]))
 
-    def _edge(self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool) -> Edge:
-        if stage.interleave > 1:
-            return self._alternating(stage, edges, ranks, ended)
-        return self._into(stage, edges, ranks, ended)
 
-    def _into(self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool) -> Edge:
-        """The edge that leads to a stage: to the one before it, where no joint stands between the two."""
-        if isinstance(stage.feed, Joined) and stage.feed.step is None and stage.feed.composite is None:
-            return self._edge(stage.feed.children[0], edges, ranks, ended)
-        return self._from_feed(stage, edges, ranks, ended)
-
-    def _alternating(
-        self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool
-    ) -> Edge:
-        """Inputs that were open anywhere are owed from where they stood, and are opened anew."""
-        inner: list[Edge | None] = []
-        for edge in edges:
-            one = self._inner(edge)
-            if edge is not None and edge.front.own is not None:
-                own = edge.front.own
-                after = [None if way is None else tuple(way) for way in own["after"]]
-                opened_then = list(zip(places_from(own["open"]), after, strict=True))
-                one = Edge(
-                    Front() if one is None else one.front, Owed.of([*opened_then, *(one.held() if one else ())])
-                )
-            inner.append(one)
-        own = {"open": [], "after": [], "turns": list(range(stage.interleave)), "turn": 0}
-        edge = self._into(stage, inner, ranks, ended)
-        return Edge(Front(joint=f"{stage.segment}-turns", own=own, inputs=[InputState(self.epoch, edge)]))
-
-    def _from_feed(
-        self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool
-    ) -> Edge:
-        held = [one for edge in edges if edge is not None for one in edge.held()]
-        if isinstance(stage.feed, Indexed) and stage.unit == 1 and not any(_groups(stage)):
-            front, more = self._source(stage, edges, ranks, ended)
-        elif isinstance(stage.feed, Indexed):
-            inner = [self._inner(edge) for edge in edges]
-            front, more = self._source(stage, inner, ranks, ended)
-            more += [one for edge in inner if edge is not None for one in edge.held()]
-            owed = Owed.of(more[self.deals.rank :: self.deals.world])
-            front, more = Front(joint=stage.segment, inputs=[InputState(self.epoch, Edge(front, owed))]), []
-        else:
-            front, more = self._joint(stage, edges, ranks, ended), []
-        dealt = (held + more)[self.deals.rank :: self.deals.world]
-        return Edge(front, Owed.of(dealt))
-
-    def _inner(self, edge: Edge | None) -> Edge | None:
-        if edge is None or not edge.front.inputs or edge.front.inputs[0] is None:
-            return None
-        return edge.front.inputs[0].edge
-
-    def _source(
-        self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool
-    ) -> tuple[Front, list[Any]]:
-        """The source for the new rank, and what slower ranks have left of it."""
-        assert isinstance(stage.feed, Indexed)
-        if stage.feed.dealt is None:
-            raise self._refused("shard()", "it does not stand behind a source that can be indexed")
-        stop = int(self.length)
-        at = [0 if edge is None else (edge.front.at or 0) for edge in edges]
-        furthest = stop if ended else max(at)
-        more: list[Any] = []
-        for rank, start in zip(ranks, at, strict=True):
-            assert rank is not None
-            first = start + (rank.rank - start) % rank.world
-            more += [(position, None) for position in range(first, furthest, rank.world)]
-        return Front(at=furthest), sorted(more)
-
-    def _joint(self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool) -> Front:
-        feed = stage.feed
-        if not isinstance(feed, Joined) or feed.step is None or len(feed.children) != 1:
-            label = feed.composite.label if isinstance(feed, Joined) and feed.composite else "a stream"
-            raise self._refused(label, "what they had left of it cannot be dealt anew")
-        joint: Joint | None = feed.step.op.joint(Key(self.seed, feed.step.key), self.epoch, {})
-        assert joint is not None
-        inner = self._edge(feed.children[0], [self._inner(edge) for edge in edges], ranks, ended)
-        try:
-            own = joint.merged(
-                [None if edge is None else edge.front.own for edge in edges], self.deals.rank, self.deals.world
-            )
-        except StateMismatch as exc:
-            raise self._refused(feed.step.op.label, str(exc)) from None
-        return Front(joint=stage.segment, own=own, inputs=[InputState(self.epoch, inner)])
-
-    def _refused(self, label: str, why: str) -> StateMismatch:
-        return StateMismatch(
-            f"the state is of another number of ranks, and ranks do not deliver in step here; {label} behind shard(): "
-            f"{why}; go on with as many ranks as before"
+def check_rank(part: Plain, deals: Any) -> None:
+    """Refuse the state of another rank, or of another number of them."""
+    rank, world = part.get("rank"), part.get("world")
+    if deals is None or (rank, world) != (deals.rank, deals.world):
+        here = "no shard()" if deals is None else f"rank {deals.rank} of {deals.world}"
+        raise StateMismatch(
+            f"the state is of rank {rank} of {world}, and this loader has {here}; ranks do not deliver in step "
+            "here, so give it the states of all ranks: load_state_dict([...]) or ps.merge_states([...])"
         )
 
 
-def _groups(stage: Stage) -> list[bool]:
-    return [step.op.effect.value == "regroups" for step in stage.steps if step.op.effect.value == "regroups"]
+def check_movable(plan: Plan, ops: Sequence[Op[Any, Any]]) -> None:
+    """Refuse to move what ranks had left to others, where an op counts on more than the samples."""
+    known = "the state is of another number of ranks, and ranks do not deliver in step here"
+    feed = plan.stages[0].feed
+    if not isinstance(feed, Indexed) or feed.dealt is None:
+        raise StateMismatch(
+            f"{known}; what they had left can be dealt anew only where shard() stands behind a source that can "
+            "be indexed: go on with as many ranks as before"
+        )
+    behind = False
+    for op in ops:
+        if behind and not op.holds_back and (op.joined or op.remembers):
+            raise StateMismatch(
+                f"{known}; {op.label} behind shard() goes by what one rank has delivered: go on with as many "
+                "ranks as before"
+            )
+        behind = behind or op.deals is not None

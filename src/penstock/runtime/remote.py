@@ -202,7 +202,7 @@ class _Front:
         if job.task is None:
             job.task = RemoteTask(lane, self.worker.name)
         if not ticket.count:
-            told = Chunk([], (), ticket.failure or job.task.ends_in, final=True)
+            told = Chunk([], (), ticket.failure or job.task.ends_in, ticket.losses, final=True)
             return [self._handing_in(job, told, True)]
         # A ticket that is gone on with has a new number too: what was forgone has a lower one.
         number = next(_tickets)
@@ -227,7 +227,7 @@ class _Front:
         layout = laid_out(job)
         if not job.ticket.count:
             self._take_back(self.out.pop())
-            return [self._handing_in(job, Chunk([], (), job.task.ends_in), True)]
+            return [self._handing_in(job, Chunk([], (), job.task.ends_in, job.ticket.losses), True)]
         self._send_run(line, sent, grant, layout)
         return []
 
@@ -327,6 +327,8 @@ class _Front:
         if task.trial.probing and reply.done:
             task.trial.probed()
             return self.give(job)
+        if job.ticket.losses and not job.progress.begun:
+            chunk.losses = job.ticket.losses + chunk.losses
         if done and chunk.failure is None:
             chunk.failure = task.ends_in
         self.crew.deaths = 0
@@ -435,7 +437,7 @@ class _Front:
         if self.executor.on_death == "raise":
             return WorkerDied(told)
         steps = {READING, *(step.number for step in job.stage_run.lane.program.probeable)}
-        if task.trial.death(key, how, probeable=sample is None or sample.step in steps):
+        if task.trial.death(key, told, probeable=sample is None or sample.step in steps):
             return WorkerDied(f"{told}; the ticket has ended its worker again and again")
         if self.crew.deaths > _DEATHS_RUNNING:
             return WorkerDied(f"{told}; {self.crew.deaths} worker processes have died without one answer")

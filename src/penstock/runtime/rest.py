@@ -6,78 +6,100 @@ failed the first time may succeed the second, and the other way round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from penstock.provenance import Place, input_of, key_of, steps_from
+from penstock.provenance import Passed, Place, last_root, path, root
 from penstock.runtime.chunk import Chunk, Ticket
 
-__all__ = ["Progress"]
+__all__ = ["Progress", "input_of"]
 
 
 class Progress:
-    """How far a ticket has got: the last of its inputs of which something was handed in, and how much of it."""
+    """How far a ticket has got: the last sample that was handed in, and the last that was lost."""
 
-    __slots__ = ("_after", "_depth", "_last", "_unit")
+    __slots__ = ("_after", "_lost", "_made")
 
-    def __init__(self, unit: int = 1, depth: int = 0) -> None:
-        #: inputs that are made into one, and ops that make several samples of one
-        self._unit = unit
-        self._depth = depth
-        #: the last sample that was handed in or lost, as its input and the sub-indices from there
-        self._last: tuple[Place, tuple[int, ...]] | None = None
+    def __init__(self) -> None:
+        self._made: Place = None
+        self._lost: Place = None
         #: what had been made of the input that is begun again
-        self._after: tuple[int, ...] | None = None
+        self._after: Place = None
 
     @property
     def begun(self) -> bool:
         """Something has been handed in."""
-        return self._last is not None
+        return self._made is not None or self._lost is not None
 
-    def handed_in(self, chunk: Chunk, ticket: Ticket) -> None:
+    def handed_in(self, chunk: Chunk) -> None:
         """A chunk has been handed in that is not the last."""
-        last_loss = chunk.losses[-1] if chunk.losses else None
-        if last_loss is not None and last_loss.before >= len(chunk.samples):
-            self._last = self._within(last_loss.place, ticket)
-        elif chunk.samples:
-            self._last = self._within(chunk.places[-1], ticket)
+        if chunk.samples:
+            self._made = chunk.places[-1]
+        if chunk.losses:
+            self._lost = chunk.losses[-1].place
 
-    def _within(self, place: Place, ticket: Ticket) -> tuple[Place, tuple[int, ...]]:
-        """The input of the ticket that `place` was made of, and the sub-indices from there."""
-        inputs = {key_of(one) for one in ticket.inputs}
-        for depth in range(self._depth, -1, -1):
-            of = input_of(place, depth)
-            first = of[0] if self._unit > 1 and isinstance(of, (range, list)) else of
-            if key_of(first) in inputs:
-                return first, steps_from(place, depth)
-        return ticket.inputs[0], ()
-
-    def rest_of(self, ticket: Ticket) -> Ticket:
-        """The ticket without what is done."""
-        if self._last is None:
+    def rest_of(self, ticket: Ticket, unit: int) -> Ticket:
+        """The ticket without what is done. `unit` positions belong together."""
+        if not self.begun:
             return ticket
-        (of, steps), self._last = self._last, None
-        known = key_of(of)
-        start = next(number for number, one in enumerate(ticket.inputs) if key_of(one) == known)
-        # With as many sub-indices as there can be, or with some, more may come of the same input.
-        self._after = steps or None
-        if not steps:
-            start += self._unit
-        losses = [loss._replace(before=max(loss.before - start, 0)) for loss in ticket.losses]
+        made = (-1, True) if self._made is None else _reached(ticket, unit, self._made)
+        lost = (-1, True) if self._lost is None else _reached(ticket, unit, self._lost)
+        self._after = None
+        if lost[0] >= made[0]:
+            start = lost[0] + unit
+        elif made[1]:
+            start = made[0] + unit
+        else:
+            start, self._after = made[0], self._made
+        self._made = self._lost = None
         if ticket.samples is None:
-            return replace(ticket, first=min(ticket.first + start * ticket.step, ticket.last), losses=losses)
-        return replace(ticket, samples=ticket.samples[start:], places=ticket.places[start:], losses=losses)
+            return replace(ticket, first=min(ticket.first + start * ticket.step, ticket.last), losses=[])
+        return replace(ticket, samples=ticket.samples[start:], places=ticket.places[start:], losses=[])
 
     def news(self, chunk: Chunk, ticket: Ticket) -> Chunk:
         """A chunk of the rest, without what had been made of its first input before."""
         after = self._after
-        if after is None or not ticket.count or chunk.blank:
+        if after is None or not chunk.samples:
             return chunk
-        first = key_of(ticket.inputs[0])
+        of = None if ticket.samples is None else ticket.places[0]
+        old = 0
+        for place in chunk.places:
+            # Samples that came along stand in any order: only those of the first input are compared.
+            if (of is not None and not _made_of(place, of)) or _order(place, of) > _order(after, of):
+                break
+            old += 1
+        if old < len(chunk.samples):
+            self._after = None
+        return Chunk(chunk.samples[old:], chunk.places[old:], chunk.failure, chunk.losses, final=chunk.final)
 
-        def old(place: Place) -> bool:
-            of, steps = self._within(place, ticket)
-            return key_of(of) == first and steps[: len(after)] <= after and bool(steps)
 
-        chunk.losses = [loss for loss in chunk.losses if not old(loss.place)]
-        chunk.keep([not old(place) for place in chunk.places])
-        return chunk
+def _reached(ticket: Ticket, unit: int, place: Place) -> tuple[int, bool]:
+    """Which input of a ticket `place` was made of, and whether that was all that can come of it."""
+    if ticket.samples is not None:
+        number = input_of(ticket.places, place)
+        return number, not _made_of(place, ticket.places[number])
+    end = last_root(place)
+    number = ((root(place) if end is None else end) - ticket.first) // ticket.step
+    whole = isinstance(place, (range, list)) or (unit == 1 and isinstance(place, int))
+    return number // unit * unit, whole
+
+
+def input_of(inputs: Sequence[Place], place: Place) -> int:
+    """The number of the input that `place` is, or was made of."""
+    for number, one in enumerate(inputs):
+        if one == place or _made_of(place, one):
+            return number
+    return len(inputs) - 1
+
+
+def _made_of(place: Place, of: Place) -> bool:
+    """Whether an op has made `place` of the sample at `of`: one of several outputs, or a member of a group."""
+    return bool(path(place, of))
+
+
+def _order(place: Place, group: Place) -> tuple[Any, ...]:
+    """What puts the outputs of one input in their order."""
+    if isinstance(group, (range, list)):
+        return path(place, group) or ()
+    return place if isinstance(place, tuple) and not isinstance(place, Passed) else (place,)

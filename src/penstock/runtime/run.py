@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from penstock.errors import StateMismatch
 from penstock.ops.op import Effect, Joint, Key
-from penstock.plan.plan import Indexed, Joined, Plan, Stage, Step, Streamed
+from penstock.plan.plan import Indexed, Joined, Stage, Step, Streamed
 from penstock.provenance import Place, root, single, way
-from penstock.resume.cursor import Held
-from penstock.resume.places import places_from
-from penstock.resume.schema import Edge, Front, InputState
+from penstock.runtime.again import Again, Lost, Start
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.inlets import Inlet, Part, PositionInlet, StreamInlet
-from penstock.runtime.joined import Feeder, JoinedInlet
-from penstock.runtime.redo import BEGINNING, Start
-from penstock.runtime.stage_run import Resumed, StageRun
+from penstock.runtime.joined import JoinedInlet, Queue
+from penstock.runtime.stage_run import StageRun
 
-__all__ = ["Run", "begun_at", "fits_plan"]
+__all__ = ["Run", "begun_at"]
+
+Saved = dict[str, Any] | None
 
 
 class Run:
@@ -28,7 +28,7 @@ class Run:
     `start` is where the epoch begins.
     """
 
-    def __init__(self, engine: Any, epoch: int, start: Start = BEGINNING) -> None:
+    def __init__(self, engine: Any, epoch: int, start: Start) -> None:
         self.engine = engine
         self.epoch = epoch
         #: this is the epoch being read, not one begun early
@@ -36,89 +36,116 @@ class Run:
         self.ended = False
         #: looking for a ticket has brought samples or stages to light, so it is worth looking again
         self.revealed = False
+        #: what was lost before a resume, and is not tried again
+        self.lost = Lost()
+        self.lost.add(start.lost or [])
+        #: what rank of what world goes on here, where that is not what the loader is
+        self.part = start.part or {}
         self._by_crew: dict[Any, list[StageRun]] = {}
-        self.root = self._opened(engine.plan.root, epoch, start)
+        self.root = self._opened(engine.plan.root, epoch, start.at)
 
-    def _opened(self, stage: Stage, epoch: int, start: Start, last: bool = True) -> StageRun:
-        """A stage and all before it, ready for `epoch`.
-
-        It is the `last` before a joint or the reader, or another follows that takes samples as they come.
-        """
-        resumed = None
-        if start:
-            resumed, start = _resumed(stage, start, last)
+    def _opened(self, stage: Stage, epoch: int, saved: Saved = None) -> StageRun:
+        """A stage and all before it, ready for `epoch`."""
         feed = stage.feed
         lane = self.engine.lanes[stage.number]
+        again = Again(saved) if saved is not None else None
         branches: list[_Branch] = []
         inlet: Inlet
         if isinstance(feed, Indexed):
-            inlet = _positions(stage, epoch, lane.program.reading.length, start)
+            inlet = _positions(stage, epoch, lane.program.reading.length, again, self.part)
         elif isinstance(feed, Streamed):
-            order = partial(self._shard_order, feed.ordered_by, epoch)
-            inlet = StreamInlet(feed.source, epoch, start, order, stage.expands)
+            inlet = StreamInlet(feed.source, epoch, again, partial(self._shard_order, feed.ordered_by, epoch))
         else:
             joint = self._joint(feed, epoch)
             queues = self._queues(stage, feed, joint)
             branches = [queue.upstream for queue in queues]  # type: ignore[misc]
-            inlet = self._joined(stage, feed, epoch, joint, queues, start)
+            inlet = self._joined(stage, feed, epoch, joint, queues, saved, again)
         stage_run = StageRun(
-            self, lane, inlet, lambda: [b.stage_run for b in branches if b.stage_run is not None], resumed
+            self, lane, inlet, lambda: [b.stage_run for b in branches if b.stage_run is not None], again
         )
         if isinstance(inlet, JoinedInlet):
             inlet.lack = lambda: stage_run.run.lack_of(stage_run)
         return stage_run
 
     def _joined(
-        self, stage: Stage, feed: Joined, epoch: int, joint: Joint | None, queues: list[Feeder], start: Start
+        self,
+        stage: Stage,
+        feed: Joined,
+        epoch: int,
+        joint: Joint | None,
+        queues: list[Queue],
+        saved: Saved,
+        again: Again | None,
     ) -> JoinedInlet:
-        budget = self.engine.budget
-        if joint is None:
-            # The edge goes on from the stage before, and so does what is saved of it.
-            queues[0].epoch = epoch
-            queues[0].upstream.start(epoch, start)
-            return JoinedInlet(epoch, None, queues, budget, depth=stage.expands, edge_depth=stage.depth)
-        if joint.eager:
+        if joint is not None and joint.eager:
             joint.final = self.epoch >= self.engine.last_epoch
             joint.identify = self._identities(feed.children[0])
-        inlet = JoinedInlet(epoch, joint, queues, budget, key=stage.segment, names=feed.names, depth=stage.expands)
-        if start:
-            front = start.front
-            if front is not None and front.joint != stage.segment:
-                raise StateMismatch(f"the state is of {front.joint!r} where this pipeline has {stage.segment!r}")
-            inlet.resume(start)
+        if joint is None:
+            # The segment goes on from the stage before, and so does what is saved of it.
+            queues[0].renew(epoch, saved)
+            return JoinedInlet(epoch, None, queues, self.engine.budget)
+        if again is not None and again.feed:
+            joint.replays = again.next
+            self._restore(stage, feed, joint, queues, again.feed)
         elif not joint.opens_inputs:
             for queue in queues:
                 queue.renew(epoch)
-        return inlet
+        return JoinedInlet(
+            epoch,
+            joint,
+            queues,
+            self.engine.budget,
+            key=stage.segment,
+            names=feed.names,
+            singly=feed.step is not None and feed.step.op.effect is Effect.REGROUPS,
+            again=again,
+        )
+
+    def _restore(
+        self, stage: Stage, feed: Joined, joint: Joint, queues: list[Queue], saved: dict[str, Any]
+    ) -> None:
+        """Set up a joint and its inputs as they were."""
+        if saved.get("joint") != stage.segment:
+            raise StateMismatch(f"the state is of {saved.get('joint')!r} where this pipeline has {stage.segment!r}")
+        self.lost.add(saved.get("lost", []))
+        names = saved.get("names") or range(len(saved["inputs"]))
+        inputs = dict(zip(names, saved["inputs"], strict=True))
+        counts = dict(zip(names, saved["counts"], strict=True))
+        taken = dict(zip(names, saved.get("taken") or [0] * len(counts), strict=True))
+        for name, queue in zip(feed.names or range(len(queues)), queues, strict=True):
+            at = inputs.get(name)
+            if at is not None:
+                queue.renew(at["epoch"], at["at"])
+                queue.taken = counts[name]
+                queue.replaying = taken[name]
+            elif not joint.opens_inputs:
+                queue.renew(self.epoch)
+        joint.restore(saved.get("saved"))
 
     def _shard_order(self, step: Step | None, epoch: int, count: int) -> Sequence[int] | None:
         """In which order so many parts of a stream are opened."""
         return None if step is None else step.op.shard_order(count, Key(self.engine.seed, step.key), epoch)
 
-    def _queues(self, stage: Stage, feed: Joined, joint: Joint | None) -> list[Feeder]:
+    def _queues(self, stage: Stage, feed: Joined, joint: Joint | None) -> list[Queue]:
         carries = feed.step is not None and feed.step.op.carries
-        kept: list[Feeder] | None = self.engine.carried.get(stage.segment) if carries else None
+        kept: list[Queue] | None = self.engine.carried.get(stage.segment) if carries else None
         if kept is not None:
             for queue in kept:
-                queue.upstream.adopt(self)  # type: ignore[attr-defined]
+                queue.upstream.adopt(self)  # type: ignore[union-attr]
             return kept
+        keeps = joint is not None and joint.keeps
         queues = [
-            Feeder(
-                _Branch(self, child, last=joint is not None),
-                length=feed.length,
-                depth=child.depth,
-                ordered=child.in_order,
-            )
+            Queue(_Branch(self, child), segment=child.segment, keeps=keeps, length=feed.length)
             for child in feed.children
         ]
         if carries:
             self.engine.carried[stage.segment] = queues
-            saved: InputState | None = self.engine.carried_before.pop(stage.segment, None)
+            saved = self.engine.carried_before.pop(stage.segment, None)
             if saved is not None:
                 (queue,) = queues
-                queue.begin([(saved.epoch, Start(saved.edge))], {})
-                queue.taken = saved.taken
-                queue.note = saved.note
+                queue.renew(saved["epoch"], saved["at"])
+                queue.taken = saved["count"]
+                queue.note = saved.get("note")
         return queues
 
     def _joint(self, feed: Joined, epoch: int) -> Joint | None:
@@ -176,105 +203,48 @@ def _records(epoch: int, places: Sequence[Place]) -> Sequence[Hashable]:
     return [(root(place), way(place)) if single(place) else None for place in places]
 
 
-def begun_at(stage: Stage, epoch: int, position: int) -> Edge:
+def begun_at(stage: Stage, epoch: int, position: int) -> dict[str, Any]:
     """What is saved of an epoch of which all before `position` of its source has been delivered."""
     feed = stage.feed
     if not isinstance(feed, Joined):
-        front = Front(at=position)
-        if any(step.op.effect is Effect.REGROUPS for step in stage.steps):
-            front = Front(joint=stage.segment, inputs=[InputState(epoch, Edge(front))])
-        return Edge(front)
+        return {"feed": {"position": position}}
     inner = begun_at(feed.children[0], epoch, position)
     if feed.step is None:
         return inner
-    return Edge(Front(joint=stage.segment, inputs=[InputState(epoch, inner)]))
+    return {"feed": {"joint": stage.segment, "inputs": [{"epoch": epoch, "at": inner}], "counts": [0]}}
 
 
-def fits_plan(plan: Plan, edge: Edge) -> bool:
-    """Whether workers can go on making batches themselves: only if all that is owed of these are whole batches."""
-    stage, start = plan.root, edge
-    while isinstance(stage.feed, Joined):
-        if stage.feed.step is not None or stage.feed.composite is not None or len(stage.feed.children) != 1:
-            return True  # only the first stage of a pipeline makes batches so, and it stands alone
-        (stage,) = stage.feed.children
-    if not stage.hopeful and stage.unit == 1:
-        return True
-    inner = start.front.inputs[0].edge if start.front.inputs and start.front.inputs[0] is not None else None
-    if inner is not None and inner.owed is not None:
-        return False
-    return all(_is_batch(place, stage.unit) for place, _ in start.held())
-
-
-def _is_batch(place: Place, unit: int) -> bool:
-    return isinstance(place, range) and place.step == 1 and len(place) <= unit and place.start % unit == 0
-
-
-def _resumed(stage: Stage, start: Start, last: bool) -> tuple[Resumed | None, Start]:
-    """What a stage leaves out of what it makes again, and where its inlet begins."""
-    if stage.interleave == 1:
-        return (Resumed(start.redo(), stage.depth) if last else None), start
-    # What is saved of a stage whose outputs alternate says which of its inputs were open.
-    front = start.front
-    if front is None:
-        return Resumed(start.redo(), stage.depth, turns=()), start
-    own = front.own
-    if front.joint != _turns_key(stage) or not isinstance(own, dict) or len(front.inputs) != 1:
-        raise StateMismatch(f"the state is of {front.joint!r} where this pipeline has {_turns_key(stage)!r}")
-    places, after, turns, turn = places_from(own["open"]), own["after"], own["turns"], own["turn"]
-    if (
-        sorted(turns) != list(range(len(turns)))
-        or not 0 < len(turns) <= stage.interleave
-        or len(places) > len(turns)
-        or type(turn) is not int
-        or not all(way is None or _is_way(way) for way in after)
-    ):
-        raise StateMismatch("the state is damaged: its turns make no sense")
-    opened = [Held(place, None if way is None else tuple(way)) for place, way in zip(places, after, strict=True)]
-    inner = front.inputs[0]
-    start = Start(None if inner is None else inner.edge, start.wanted, start.only_wanted, opened)
-    return Resumed(start.redo(), stage.depth, opened, turns, turn), start
-
-
-def _is_way(way: Any) -> bool:
-    """Whether these can be sub-indices."""
-    return isinstance(way, (list, tuple)) and bool(way) and all(type(step) is int and step >= 0 for step in way)
-
-
-def _turns_key(stage: Stage) -> str:
-    """What a state calls the turns of a stage whose outputs alternate."""
-    return f"{stage.segment}-turns"
-
-
-def _positions(stage: Stage, epoch: int, length: Any, start: Start) -> PositionInlet:
+def _positions(stage: Stage, epoch: int, length: Any, again: Again | None, part: dict[str, Any]) -> PositionInlet:
     """The positions of an indexed source that are to come."""
-    feed = stage.feed
-    assert isinstance(feed, Indexed)
+    start = again.position if again is not None else 0
     grouped = any(step.op.effect is Effect.REGROUPS for step in stage.steps)
-    part = None
-    if feed.dealt is not None:
-        deals = feed.dealt.op.deals
-        front = start.front
-        if grouped and front is not None and front.inputs and front.inputs[0] is not None:
-            front = None if front.inputs[0].edge is None else front.inputs[0].edge.front
-        base = (front.at or 0) if front is not None and deals.keeps else 0
-        part = Part(deals, base)
+    if grouped and again is not None and again.feed:
+        # What is saved is that of a batch behind a source, and here the worker makes the batches.
+        (inner,) = again.feed["inputs"]
+        start = Again(inner["at"]).position
+    assert isinstance(stage.feed, Indexed)
+    dealt = None
+    if stage.feed.dealt is not None:
+        deals = stage.feed.dealt.op.deals
+        if part:
+            deals = replace(deals, rank=part["rank"], world=part["world"])
+        dealt = Part(deals, start if deals.keeps else part.get("base", 0), part.get("until"))
     batched = stage.segment if grouped else ""
-    return PositionInlet(epoch, length, stage.unit, batched=batched, start=start, part=part, depth=stage.expands)
+    return PositionInlet(epoch, length, stage.unit, batched=batched, start=start, again=again, part=dealt)
 
 
 class _Branch:
     """An upstream of a joint: a stage that can be started again."""
 
-    def __init__(self, run: Run, stage: Stage, last: bool = True) -> None:
+    def __init__(self, run: Run, stage: Stage) -> None:
         self.run = run
         self.stage = stage
-        self.last = last
         self.stage_run: StageRun | None = None
 
-    def start(self, epoch: int, start: Start) -> None:
+    def start(self, epoch: int, saved: Saved = None) -> None:
         if self.stage_run is not None:
             self.run.engine.garbage += self.run.engine.cancelled(self.stage_run)
-        self.stage_run = self.run._opened(self.stage, epoch, start, self.last)
+        self.stage_run = self.run._opened(self.stage, epoch, saved)
         self.run.changed()
 
     def close(self) -> list[Any]:
@@ -284,6 +254,7 @@ class _Branch:
 
     def adopt(self, run: Run) -> None:
         """Belong to another epoch from now on, and go on where it stands."""
+        run.lost.take_over(self.run.lost)
         self.run = run
         if self.stage_run is not None:
             for one in self.stage_run.walk():

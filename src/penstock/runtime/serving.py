@@ -165,7 +165,7 @@ class _Serving:
             return
         program = post.program
         ticket = Ticket(request.epoch, request.first, request.last, request.step)
-        task = Task(post, request.epoch, self.name)
+        task = Task(post, request.epoch, self.name, ticket)
         task.timeouts, task.condemned = request.timeouts, request.condemned
         try:
             carried = self._carried(request, program, message)

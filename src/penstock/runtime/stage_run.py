@@ -10,35 +10,31 @@ the scheduler's lock.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from penstock.plan.plan import Indexed, Stage
-from penstock.provenance import input_of, key_of
-from penstock.resume.cursor import Held
+from penstock.runtime.again import Again, sifted
 from penstock.runtime.budget import Budget, Estimate
-from penstock.runtime.chunk import Chunk, Loss, Ticket
+from penstock.runtime.chunk import Chunk, ErrorRecord, Ticket
 from penstock.runtime.failure import broken
 from penstock.runtime.inlets import Inlet, Pulled, StreamInlet
+from penstock.runtime.marks import Trace
 from penstock.runtime.program import Program
-from penstock.runtime.redo import Intake, Redo
 from penstock.runtime.reorder import Alternating, AsDone, InOrder, Outlet
 from penstock.runtime.rest import Progress
 from penstock.runtime.sizing import TARGET_REMOTE_S, TARGET_S, Sizer
 from penstock.stats.counters import StageCounters
-from penstock.trees import nbytes
 
-__all__ = ["Job", "Lane", "Pull", "Resumed", "StageRun"]
+__all__ = ["Job", "Lane", "Pull", "StageRun"]
 
 
 _numbers = count(1)
 
 #: bytes that a worker process should make in one ticket at the most, for the same reason as below
 _CACHED_BYTES = 4 * 1024 * 1024
-#: what may wait for a late ticket before it, in bytes and in chunks
-_WAITING_BYTES, _WAITING = 256 * 1024 * 1024, 1 << 16
 #: blocks read in one ticket at the most, so that their memory is still in the cache when it is used again
 _BLOCKS = 8
 
@@ -69,10 +65,6 @@ class Lane:
         self.estimate = Estimate()
         #: the largest of the last chunks that came in a block
         self.block_estimate = Estimate()
-        #: the largest of the last chunks that came while others waited for a late ticket
-        self.late_estimate = Estimate()
-        #: draws what it passes on from what is there to have samples at hand
-        self.draws = stage.joint_op is not None and stage.joint_op.decouples
         #: bytes that came of one unit of the last ticket
         self.unit_bytes = 0
         #: the shortest time that one of its calls may take
@@ -144,8 +136,7 @@ class Job:
         #: bytes made since the last chunk was handed in
         self.made_bytes = 0
         #: what it has handed in so far
-        stage = stage_run.lane.stage
-        self.progress = Progress(stage.unit, stage.expands)
+        self.progress = Progress()
 
     def broken(self, exc: BaseException) -> Chunk:
         """What it hands in when something outside of any single call went wrong."""
@@ -176,30 +167,6 @@ class Pull:
 _Decision = tuple[Callable[[Any], "Job | Pull"], Any]
 
 
-@dataclass(slots=True)
-class Resumed:
-    """What a stage makes again when the stream is resumed, and what of that it lets pass."""
-
-    redo: Redo
-    depth: int
-    #: where outputs alternate: the inputs that were open, which of them has which turn, and whose turn it is
-    opened: Sequence[Held] = ()
-    turns: Sequence[int] = ()
-    turn: int = 0
-
-    def intakes(self, alternates: bool) -> tuple[Intake, Intake]:
-        """What passes of tickets that only make samples again, and what of all others.
-
-        Where outputs alternate, what only a joint further on has asked for must not take a turn.
-        """
-        if not alternates:
-            intake = Intake(self.redo, self.depth)
-            return intake, intake
-        wanted = Redo((), [want for wants in self.redo.wanted.values() for want in wants])
-        owed = Redo(list(self.redo.held.values()), ())
-        return Intake(wanted, self.depth), Intake(owed, self.depth)
-
-
 class StageRun:
     """One stage in one epoch."""
 
@@ -209,7 +176,7 @@ class StageRun:
         lane: Lane,
         inlet: Inlet,
         children: Callable[[], list[StageRun]],
-        resumed: Resumed | None = None,
+        again: Again | None = None,
     ) -> None:
         #: the epoch it belongs to
         self.run = run
@@ -219,17 +186,12 @@ class StageRun:
         self.children = children
         stage = lane.stage
         self.outlet: Outlet
-        #: what passes of tickets that only make samples again, and of all others
-        self._intakes: tuple[Intake, Intake] | None = None
-        if resumed is not None and len(resumed.redo):
-            self._intakes = resumed.intakes(stage.interleave > 1)
         if stage.interleave > 1:
-            self.outlet = Alternating(stage.interleave, f"{stage.segment}-turns", inlet.epoch, stage.depth)
-            if resumed is not None:
-                first = resumed.redo.places[: resumed.redo.first]
-                self.outlet.resume(first, resumed.opened, resumed.turns, resumed.turn, resumed.redo.owed)
+            self.outlet = Alternating(stage.interleave)
+            if again is not None and again.turns is not None:
+                self.outlet.resume(again.turns, again.turn)
         else:
-            self.outlet = InOrder() if stage.ordered else AsDone(stage.expands)
+            self.outlet = InOrder() if stage.ordered else AsDone()
         self.cancelled = False
         self.issued = 0
         self.open = 0
@@ -288,7 +250,7 @@ class StageRun:
     def disowned(self, job: Job) -> None:
         """The process that a ticket was paused in has ended: another begins it anew."""
         job.owner = job.chunks = None
-        job.ticket = job.progress.rest_of(job.ticket)
+        job.ticket = job.progress.rest_of(job.ticket, self.lane.stage.unit)
 
     def _next(self, guest: bool, worker: Any, looks: bool = False) -> _Decision | None:
         """What to do next: go on with a paused ticket, begin one, tell the end, or pull the stream."""
@@ -361,39 +323,14 @@ class StageRun:
             return self.outlet.held + self.open, self._held_samples + self._expected
         return lane.held + lane.open, lane.held_samples + lane.expected
 
-    @property
-    def _ahead(self) -> bool:
-        """Whether all that it makes counts, in hand or not: of an epoch begun early, or drawn before it is asked for."""
-        return not self.run.current or self.lane.draws
-
-    @property
-    def _full(self) -> bool:
-        """Whether enough is ready for delivery, or too much waits for a late ticket before it.
-
-        Tickets in hand do not count: they are as many as there are workers.
-        """
-        outlet, stage = self.outlet, self.lane.stage
-        if stage.bound_samples is None:
-            enough = len(outlet.ready) >= stage.bound_tickets
-        else:
-            enough = outlet.ready_samples >= stage.bound_samples
-        if enough or len(self._paused) >= stage.bound_tickets:
-            return True
-        waiting = outlet.held - len(outlet.ready)
-        return waiting >= stage.bound_tickets and (
-            waiting >= _WAITING or waiting * self.lane.late_estimate.nbytes >= _WAITING_BYTES
-        )
-
     def _room(self) -> int:
         """How many units a new ticket may have."""
         lane, stage = self.lane, self.lane.stage
-        if self._ahead:
-            tickets, samples = self._filled
+        tickets, samples = self._filled
+        if stage.bound_samples is None:
             units = lane.sizer.size if tickets < stage.bound_tickets else 0
-            if stage.bound_samples is not None:
-                units = stage.bound_samples - samples
         else:
-            units = 0 if self._full else lane.sizer.size
+            units = stage.bound_samples - samples
         if units > 0 and (not lane.budget.bounded or lane.budget.admits(lane.estimate.nbytes)):
             return units
         head = self.issued <= self._waited_for
@@ -456,9 +393,8 @@ class StageRun:
 
     def _tell(self, outlet: Alternating) -> None:
         """The same where tickets have turns, which a ticket without samples would mix up."""
-        held = outlet.held
-        outlet.lost_before(self.issued, self.inlet.unburden().losses)
-        self.lane.held += outlet.held - held
+        outlet.tell(self.inlet.unburden().losses)
+        self.lane.held += 1
         self.run.revealed = True
 
     def _tail(self, _nothing: None) -> Job:
@@ -511,76 +447,41 @@ class StageRun:
         if self.cancelled:
             lane.budget.give_back(job.ticket.nbytes)
             return
-        if job.ticket.losses and done:
-            chunk = Chunk([], ()) if chunk is None else chunk
-            self._take_losses(chunk, job, done=True)
         if chunk is not None:
-            chunk = self._placed(chunk, job)
+            chunk = self._traced(chunk, job)
         if chunk is not None and not chunk.blank:
             outlet = self.outlet
             before = outlet.held
             self._hold(len(chunk.samples), chunk.nbytes)
             outlet.put(job.number, chunk)
             lane.held += outlet.held - before
-            if outlet.held - len(outlet.ready) >= lane.stage.bound_tickets:
-                lane.late_estimate.add(chunk.nbytes or sum(map(nbytes, chunk.samples)))
         if done:
             self._ended(job)
         else:
             insort(self._paused, job)
 
-    def _placed(self, chunk: Chunk, job: Job) -> Chunk:
-        """`chunk` with where it came from, what its inputs were lost among, and without what a resume has no use for."""
-        ticket = job.ticket
-        chunk.origin, chunk.redo = ticket.origin, ticket.redo
-        if ticket.losses:
-            self._take_losses(chunk, job)
-        if self._intakes is not None:
-            wanted, owed = self._intakes
-            return (wanted if self.outlet.sets_aside(job.number) else owed).sift(chunk)
-        return chunk
+    def _traced(self, chunk: Chunk, job: Job) -> Chunk:
+        """`chunk` with where it came from, and without what a resume has no use for."""
+        trace, segment = job.ticket.trace, self.lane.stage.segment
+        chunk.trace = trace
+        if self.run.lost:
+            self.run.lost.sort_out(chunk, segment, self.inlet.epoch)
+        if chunk.losses:
+            chunk.losses = [
+                one if one.segment else _placed(one, segment, self.inlet.epoch, trace) for one in chunk.losses
+            ]
+        return sifted(chunk, trace.sieves) if trace is not None and trace.sieves else chunk
 
-    def _take_losses(self, chunk: Chunk, job: Job, done: bool = False) -> None:
-        """Put what was lost before the ticket's inputs among what was made of them, as far as that has come."""
-        ticket, depth = job.ticket, self.lane.stage.expands
-        waiting = ticket.losses
-        if not chunk.places and not done:
-            return
-        numbers = {key_of(place): number for number, place in enumerate(ticket.inputs)}
-        out: list[Loss] = []
-        own = list(chunk.losses)
-        for at, place in enumerate(chunk.places):
-            number = numbers[key_of(input_of(place, depth))]
-            while waiting and waiting[0].before <= number:
-                while own and own[0].before <= at and self._earlier(own[0], waiting[0], numbers, depth):
-                    out.append(own.pop(0))
-                out.append(waiting.pop(0)._replace(before=at))
-            while own and own[0].before <= at:
-                out.append(own.pop(0))
-        out += own
-        if done:
-            out += [loss._replace(before=len(chunk.samples)) for loss in waiting]
-            waiting.clear()
-        chunk.losses = out
-
-    def _earlier(self, own: Loss, other: Loss, numbers: dict[Any, int], depth: int) -> bool:
-        """Whether a sample that was lost here came before one that was lost upstream."""
-        for one in range(depth + 1):
-            number = numbers.get(key_of(input_of(own.place, one)))
-            if number is not None:
-                return number < other.before
-        return True
-
-    def _hold(self, samples: int, weight: int) -> None:
+    def _hold(self, samples: int, nbytes: int) -> None:
         """So much more waits to be taken (less, if negative)."""
         lane = self.lane
         self._held_samples += samples
         lane.held_samples += samples
-        if weight:
-            self._held_bytes += weight
-            lane.budget.take(weight)
-            if weight > 0:
-                lane.estimate.add(weight)
+        if nbytes:
+            self._held_bytes += nbytes
+            lane.budget.take(nbytes)
+            if nbytes > 0:
+                lane.estimate.add(nbytes)
 
     def _ended(self, job: Job) -> None:
         lane = self.lane
@@ -602,7 +503,7 @@ class StageRun:
         if self.cancelled:
             self.lane.budget.give_back(job.ticket.nbytes)
             return
-        fresh = Job(self, job.number, job.progress.rest_of(job.ticket), job.expected)
+        fresh = Job(self, job.number, job.progress.rest_of(job.ticket, self.lane.stage.unit), job.expected)
         fresh.progress = job.progress
         fresh.task = job.task
         insort(self._paused, fresh)
@@ -684,3 +585,12 @@ class StageRun:
         for child in self.children():
             garbage += child.cancel()
         return garbage
+
+
+def _placed(record: ErrorRecord, segment: str, epoch: int, trace: Trace | None) -> ErrorRecord:
+    """`record` with what the lost sample was made of in its segment."""
+    at = None
+    if trace is not None:
+        one = trace.locate(record.place)
+        at = (one.number, one.way)
+    return replace(record, segment=segment, turn=epoch, at=at, within=segment)

@@ -1,9 +1,27 @@
-"""What a loader saves besides where its stream stands: what pipeline it is of. A changed one is refused by name. Pure."""
+"""What a loader saves: a version, what pipeline it is of, and where that stands. Pure.
+
+::
+
+    version    of this layout; a state of an older one is read or refused, never misread
+    pipeline   the source and the ops, each in words: a changed pipeline is refused by naming the difference
+    seed       what all random choices hang on
+    epoch      the epoch to go on with, and `batch`, `step`: how many batches of it, and in all, were delivered
+    at         where the epoch stands (`penstock.runtime.marks`); None at its start
+    lost       samples further on that were lost already, and told: they are not tried again
+    carried    inputs that go on from epoch to epoch
+    part       what rank of what world it is, where ranks do not deliver in step
+    running    whose part is being delivered: its own, or what another rank had left
+    pending    what else is to come in this epoch: what other ranks had left when their number changed
+    approximate  there, and true, if what comes depends on who is faster (reservoir), so it is not exact
+    ranks      instead of these, in a state that was merged of those of all ranks
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,11 +29,13 @@ import numpy as np
 from penstock.errors import StateMismatch
 from penstock.ops.functions import function_name
 from penstock.ops.op import Op
-from penstock.resume.schema import State
+from penstock.runtime.again import Start
+from penstock.runtime.ranks import check_rank, for_rank
 from penstock.sources.source import Composite, Flow, Source
 
-__all__ = ["check_pipeline", "described"]
+__all__ = ["VERSION", "Moment", "checked", "described", "read"]
 
+VERSION = 1
 #: arguments that have no say in what is delivered
 _NO_MATTER = {"workers", "on", "ordered", "on_error", "timeout_s", "name", "rank", "world", "max_bytes"}
 
@@ -24,18 +44,89 @@ _SIMPLE = (bool, int, float, str, bytes, type(None))
 Plain = dict[str, Any]
 
 
-def check_pipeline(state: State, flow: Flow, seed: int) -> None:
-    """Refuse a state that is not of a loader of `flow` with this seed."""
-    if state.pipeline is not None:
-        difference = _difference(state.pipeline, described(flow))
+@dataclass(slots=True)
+class Moment:
+    """Where a loader stands: what a state says besides what it is of."""
+
+    epoch: int
+    batch: int = 0
+    step: int = 0
+    at: Plain | None = None
+    lost: list[Any] = field(default_factory=list)
+    carried: Plain = field(default_factory=dict)
+    part: Plain = field(default_factory=dict)
+    running: Plain = field(default_factory=dict)
+    pending: list[Plain] = field(default_factory=list)
+
+    @property
+    def start(self) -> Start:
+        """Where the epoch is to be gone on with."""
+        return Start(self.at, self.lost, self.running)
+
+    def to_state(self, pipeline: list[Any], seed: int) -> Plain:
+        """The state of a loader that stands here; `pipeline` is what `described` gives."""
+        out: Plain = {
+            "version": VERSION,
+            "pipeline": pipeline,
+            "seed": seed,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "step": self.step,
+            "at": self.at,
+        }
+        for name in ("lost", "carried", "part", "running", "pending"):
+            if getattr(self, name):
+                out[name] = getattr(self, name)
+        return out
+
+
+def read(state: Any, flow: Flow, seed: int, deals: Any) -> Moment:
+    """The moment that `state` was saved at; refuses a state of something else.
+
+    `deals` is the part that this loader delivers, where its pipeline has a shard().
+    """
+    checked(state, flow, seed)
+    try:
+        if "ranks" in state:
+            state = state | for_rank(state, deals)
+        moment = Moment(
+            int(state["epoch"]),
+            int(state["batch"]),
+            int(state["step"]),
+            state["at"],
+            list(state.get("lost", [])),
+            dict(state.get("carried", {})),
+            dict(state.get("part", {})),
+            dict(state.get("running", {})),
+            list(state.get("pending", [])),
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise StateMismatch(f"the state is damaged: {exc!r}") from exc
+    if moment.part or (deals is not None and not deals.keeps):
+        check_rank(moment.part, deals)
+    return moment
+
+
+def checked(state: Any, flow: Flow, seed: int) -> None:
+    """Refuse what is not a state of a loader of `flow` with this seed."""
+    if not isinstance(state, dict) or "version" not in state:
+        raise StateMismatch(f"this is no state of a penstock loader: {type(state).__name__} without a version")
+    if state["version"] != VERSION:
+        raise StateMismatch(
+            f"the state has version {state['version']!r}, and this penstock reads version {VERSION}; "
+            "load it with the release that saved it"
+        )
+    saved, now = state.get("pipeline"), described(flow)
+    if saved is not None:
+        difference = _difference(saved, now)
         if difference:
             raise StateMismatch(
                 f"the state is of another pipeline: {difference}; to go on with it all the same, use "
-                "load_state_dict(state, strict=False)"
+                "load_state_dict(state, strict=False), or set state['pipeline'] = None"
             )
-    if state.seed != seed:
+    if state.get("seed") != seed:
         raise StateMismatch(
-            f"the state was saved with seed={state.seed!r}, and this loader has seed={seed}; "
+            f"the state was saved with seed={state.get('seed')!r}, and this loader has seed={seed}; "
             "make the loader with the seed of the state"
         )
 
@@ -83,9 +174,7 @@ def _value(value: Any) -> str:
     if callable(value):
         return function_name(value)
     if isinstance(value, np.ndarray):
-        from hashlib import blake2b
-
-        digest = blake2b(np.ascontiguousarray(value).tobytes(), digest_size=4).hexdigest()
+        digest = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=4).hexdigest()
         return f"{value.dtype} {value.shape} {digest}"
     if isinstance(value, Sequence):
         if len(value) > 16:
@@ -100,7 +189,7 @@ def _difference(saved: Any, now: list[Any]) -> str:
         return f"it says {saved!r}"
     for number, (one, other) in enumerate(zip(saved, now, strict=False)):
         if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
-            inner = _parts_difference(next(iter(one.values())), next(iter(other.values())))
+            inner = _parts_difference(*one.values(), *other.values())
             if inner:
                 return inner
         elif one != other:
@@ -113,10 +202,8 @@ def _difference(saved: Any, now: list[Any]) -> str:
     return ""
 
 
-def _parts_difference(saved: Any, now: Plain) -> str:
+def _parts_difference(saved: Plain, now: Plain) -> str:
     """How parts differ that both pipelines have. Parts may come and go."""
-    if not isinstance(saved, dict):
-        return f"its parts are {saved!r}"
     for name in saved.keys() & now.keys():
         inner = _difference(saved[name], now[name])
         if inner:
@@ -127,6 +214,4 @@ def _parts_difference(saved: Any, now: Plain) -> str:
 
 
 def _shown(line: Any) -> str:
-    if isinstance(line, dict) and len(line) == 1 and isinstance(parts := next(iter(line.values())), dict):
-        return f"{next(iter(line))} of {', '.join(map(str, parts))}"
-    return str(line)
+    return line if isinstance(line, str) else f"{next(iter(line))} of {', '.join(next(iter(line.values())))}"

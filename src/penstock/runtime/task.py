@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import StageTimeout, WorkerDied
 from penstock.ops.op import Key, Op
 from penstock.plan.plan import Step
-from penstock.provenance import Place, counter
+from penstock.provenance import Place, counter, root
 from penstock.randomness import Draws
+from penstock.runtime.chunk import Ticket
 from penstock.runtime.desk import READING, Desk
+from penstock.runtime.rest import input_of
 from penstock.sources.source import Source
 
 if TYPE_CHECKING:
@@ -94,8 +96,9 @@ class Task:
     _out: Sequence[Any] = ()
     _lost: Sequence[int] = ()
 
-    def __init__(self, post: Post, epoch: int, worker_name: str) -> None:
+    def __init__(self, post: Post, epoch: int, worker_name: str, ticket: Ticket | None = None) -> None:
         self.post = post
+        self._ticket = ticket
         self.bench = post.bench
         self.program = post.program
         self.epoch = epoch
@@ -111,6 +114,11 @@ class Task:
 
     def key(self, step: Step) -> Key:
         return Key(self.post.seed, step.key)
+
+    def rank(self, place: Place) -> int:
+        """What puts places in the order of the ticket's samples."""
+        ticket = self._ticket
+        return root(place) if ticket is None or ticket.samples is None else input_of(ticket.places, place)
 
     def begin(
         self,
@@ -157,8 +165,7 @@ class Task:
         """Why a call is not made (again), and which attempt that was; None if nothing speaks against it."""
         key = call_key(step.number, place)
         if key in self.condemned:
-            told = f"{self.condemned[key]}, in {step.op.full_label}, sample {self.index_of(place)}"
-            return WorkerDied(told), _LAST_ATTEMPT
+            return WorkerDied(self.condemned[key]), _LAST_ATTEMPT
         if key in self.timeouts:
             exc = StageTimeout(f"{step.op.label} did not return within {step.op.timeout_s:g} s")
             return exc, self.timeouts[key] - 1

@@ -26,7 +26,6 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
-from functools import cache
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,6 +46,7 @@ _PREFIX = struct.Struct("<IQI")
 _BUFFER_BYTES = 64 * 1024
 #: descriptors in one message at the most; the kernel allows 253
 MOST_FDS = 200
+_ROOM_FOR_FDS = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
 #: buffers in one call of the system at the most
 _MOST_PARTS = 512
 #: what takes less goes through the socket: a block would cost more than the copy
@@ -117,8 +117,6 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        #: an other end that takes in nothing for so long counts as gone
-        self.patience_s = inf
         #: bytes that have come and belong to no message yet
         self._buffer = bytearray(_BUFFER_BYTES)
         self._start = self._end = 0
@@ -139,14 +137,13 @@ class Wire:
         size = sum(one.nbytes for one in views)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         parts = [memoryview(_PREFIX.pack(len(data), size, len(fds)) + data), *views]
-        flags = 0 if deadline == self.patience_s == inf else socket.MSG_DONTWAIT
+        flags = 0 if deadline == inf else socket.MSG_DONTWAIT
         while parts:
             try:
                 sent = self.sock.sendmsg(parts[:_MOST_PARTS], rights, flags)
             except BlockingIOError:
-                left_s = deadline - perf_counter()
-                if not _ready(self.sock, select.POLLOUT, min(left_s, self.patience_s)):
-                    raise (Late if left_s <= self.patience_s else Gone) from None
+                if not select.select([], [self.sock], [], max(deadline - perf_counter(), 0))[1]:
+                    raise Late from None
                 continue
             except OSError as exc:
                 raise Gone from exc
@@ -200,7 +197,7 @@ class Wire:
             try:
                 count = self._with_fds(memory, flags) if fds else self.sock.recv_into(memory, 0, flags)
             except BlockingIOError:
-                if not _ready(self.sock, select.POLLIN, deadline - perf_counter()):
+                if not select.select([self.sock], [], [], max(deadline - perf_counter(), 0))[0]:
                     raise Late from None
                 continue
             except OSError as exc:
@@ -211,22 +208,10 @@ class Wire:
 
     def _with_fds(self, memory: memoryview, flags: int) -> int:
         flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        count, rights, *_ = self.sock.recvmsg_into([memory], _room_for_fds(), flags)
+        count, rights, *_ = self.sock.recvmsg_into([memory], _ROOM_FOR_FDS, flags)
         for level, kind, content in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 found = array.array("i")
                 found.frombytes(content[: len(content) - len(content) % found.itemsize])
                 self._fds += found
         return count
-
-
-@cache
-def _room_for_fds() -> int:
-    # Not at import: Windows has no CMSG_SPACE.
-    return socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
-
-
-def _ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
-    poll = select.poll()  # select.select takes no descriptor above 1023
-    poll.register(sock, event)
-    return bool(poll.poll(max(timeout_s, 0) * 1e3))

@@ -115,7 +115,7 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
         run.engine.tasks[worker] = job
         if begins:
             # One unit of a program that makes nothing more of it needs no generator.
-            whole = program.simple and job.expected == 1
+            whole = program.simple and job.expected == 1 and not job.ticket.losses
             job.chunks = (program.whole(job.ticket, job.task),) if whole else program.chunks(job.ticket, job.task)
         for chunk in job.chunks:
             if stint.add(chunk):
@@ -206,18 +206,9 @@ def _task(job: Job, worker: Any, inline: bool) -> Task:
     if post is None:
         bench.bind(lane.stage.steps)
         post = bench.posts[lane.program] = Post(
-            engine.seed,
-            bench,
-            lane.program,
-            engine.pause,
-            engine.bridge.run,
-            engine.reader.heed,
-            inline,
-            engine.desk,
+            engine.seed, bench, lane.program, engine.pause, engine.bridge.run, engine.reader.heed, inline
         )
-    task = Task(post, job.ticket.epoch, worker.name)
-    if engine.condemned:
-        task.condemned = engine.condemned
+    task = Task(post, job.stage_run.inlet.epoch, worker.name, job.ticket)
     if job.task is not None:
         task.inherit(job.task)
     job.task = task
@@ -230,7 +221,7 @@ def joined(job: Job, parts: list[Chunk], done: bool) -> Chunk | None:
         return None
     chunk = job.progress.news(Chunk.join(parts), job.ticket)
     if not done:
-        job.progress.handed_in(chunk, job.ticket)
+        job.progress.handed_in(chunk)
     if job.stage_run.lane.budget.bounded:
         chunk.nbytes = sum(map(nbytes, chunk.samples))
         job.made_bytes = 0

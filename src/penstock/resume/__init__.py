@@ -1,1 +1,0 @@
-"""Where a stream stands, as plain data: what is still owed, as recipes."""
