@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent / "src" / "penstock"
 
 #: lowest first; a name stands for the module and, if it is a package, for all in it that has no line of its own
 LAYERS = [
-    ["errors"],
+    ["errors", "lazy", "system"],
     # how a process is started, and how it ends
     ["executors.newborn"],
     ["executors.ending", "executors.servers"],
@@ -46,8 +46,17 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "runtime", "cli", "testing", "stats"}
 
-#: what needs an optional dependency is imported by the command that uses it, so that others run without
-LATE = {"cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")}}
+#: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
+#: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
+LATE = {
+    "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
+    "construct": {"sources.mix"},
+    "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
+    "pipeline": {"runtime.fingerprint", "runtime.peek"},
+    "runtime.desk": {"memory.segment"},
+    "runtime.engine": {"runtime.portable", "runtime.remote"},
+    "runtime.loader": {"runtime.isolated", "runtime.parts", "stats.diagnose"},
+}
 
 
 def modules():

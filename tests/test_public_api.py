@@ -43,8 +43,8 @@ def public_names(module):
     """Names without an underscore that are not modules of the package, which come with importing it."""
     return {
         name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+        for name in dir(module)
+        if not name.startswith("_") and not isinstance(getattr(module, name), types.ModuleType)
     }
 
 

@@ -8,31 +8,69 @@
 [16 25]
 """
 
-from penstock import indices, ops
-from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, mix, zip
-from penstock.errors import (
-    LengthUnknown,
-    MissingExtra,
-    PenstockError,
-    PlanError,
-    RaggedBatch,
-    ServiceError,
-    Skip,
-    StageTimeout,
-    StateMismatch,
-    TooManyErrors,
-    WorkerDied,
-)
-from penstock.executors.processes import Processes
-from penstock.executors.threads import Threads
-from penstock.ops.call import Retry
-from penstock.ops.functions import per_worker
-from penstock.pipeline import Pipeline
-from penstock.runtime.calls import SampleInfo
-from penstock.runtime.chunk import ErrorRecord
-from penstock.runtime.loader import Loader
-from penstock.runtime.ranks import merge_states
-from penstock.stats.report import Diagnosis
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from penstock.lazy import lazy as _lazy
+
+# What a user does not use is not imported: a test keeps the two lists alike.
+if _TYPE_CHECKING:
+    from penstock import indices, ops
+    from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, mix, zip
+    from penstock.errors import (
+        LengthUnknown,
+        MissingExtra,
+        PenstockError,
+        PlanError,
+        RaggedBatch,
+        ServiceError,
+        Skip,
+        StageTimeout,
+        StateMismatch,
+        TooManyErrors,
+        WorkerDied,
+    )
+    from penstock.executors.processes import Processes
+    from penstock.executors.threads import Threads
+    from penstock.ops.call import Retry
+    from penstock.ops.functions import per_worker
+    from penstock.pipeline import Pipeline
+    from penstock.runtime.calls import SampleInfo
+    from penstock.runtime.chunk import ErrorRecord
+    from penstock.runtime.loader import Loader
+    from penstock.runtime.ranks import merge_states
+    from penstock.stats.report import Diagnosis
+else:
+    __getattr__, __dir__ = _lazy(
+        __name__,
+        {
+            "penstock.indices": [],
+            "penstock.ops": [],
+            "penstock.construct": ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "mix", "zip"],
+            "penstock.errors": [
+                "LengthUnknown",
+                "MissingExtra",
+                "PenstockError",
+                "PlanError",
+                "RaggedBatch",
+                "ServiceError",
+                "Skip",
+                "StageTimeout",
+                "StateMismatch",
+                "TooManyErrors",
+                "WorkerDied",
+            ],
+            "penstock.executors.processes": ["Processes"],
+            "penstock.executors.threads": ["Threads"],
+            "penstock.ops.call": ["Retry"],
+            "penstock.ops.functions": ["per_worker"],
+            "penstock.pipeline": ["Pipeline"],
+            "penstock.runtime.calls": ["SampleInfo"],
+            "penstock.runtime.chunk": ["ErrorRecord"],
+            "penstock.runtime.loader": ["Loader"],
+            "penstock.runtime.ranks": ["merge_states"],
+            "penstock.stats.report": ["Diagnosis"],
+        },
+    )
 
 __version__ = "0.1.0"
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any
 
 from penstock.errors import PlanError
 
-__all__ = ["whole_number"]
+__all__ = ["any_number", "whole_number"]
 
 
 def whole_number(value: Any, what: str, least: int = 0) -> int:
-    """`value` as an int, numpy's integers too; refuses what is none.
+    """A count, as an int, from an int or one of numpy's; refuses what is none, or more than can be counted.
 
     >>> import numpy as np
     >>> whole_number(np.int64(3), "take(n)")
@@ -20,6 +21,14 @@ def whole_number(value: Any, what: str, least: int = 0) -> int:
     Traceback (most recent call last):
     penstock.errors.PlanError: take(n) takes a whole number, at least 0, got True
     """
+    number = any_number(value, what, least)
+    if number > sys.maxsize:
+        raise PlanError(f"{what} takes a whole number, at most {sys.maxsize}, got {value!r}")
+    return number
+
+
+def any_number(value: Any, what: str, least: int = 0) -> int:
+    """As `whole_number`, of any size: a seed."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from penstock.pipeline import Pipeline
 from penstock.sources.arrays import ArraySource
 from penstock.sources.combine import ConcatSource, ZipSource
 from penstock.sources.fake import FakeSource
 from penstock.sources.iterable import IterableSource
-from penstock.sources.mix import MixSource
 from penstock.sources.sequence import SequenceSource
 
 __all__ = ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "mix", "zip"]
@@ -20,8 +17,12 @@ __all__ = ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "m
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-#: what `mix` takes of each pipeline
-Component = Pipeline[T] | tuple[Pipeline[T], float | Fraction | Decimal]
+if TYPE_CHECKING:
+    from decimal import Decimal
+    from fractions import Fraction
+
+    #: what `mix` takes of each pipeline
+    Component = Pipeline[T] | tuple[Pipeline[T], float | Fraction | Decimal]
 
 
 class Dataset(Protocol[T_co]):
@@ -133,4 +134,6 @@ def mix(
     >>> len(data), sum(isinstance(sample, str) for sample in data)
     (12, 3)
     """
+    from penstock.sources.mix import MixSource
+
     return Pipeline(MixSource(components, stop))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import whole_number
+from penstock.checks import any_number, whole_number
 from penstock.errors import PlanError
 from penstock.randomness import derive, permute
 
@@ -40,7 +40,7 @@ def split(
     [[1, 2, 4], [0, 3, 5]]
     """
     n = whole_number(n, "split(n)")
-    seed = whole_number(seed, "split(seed=)")
+    seed = any_number(seed, "split(seed=)")
     shares = _shares(fractions)
     parts: list[list[Int64s]] = [[] for _ in shares]
     #: by how much each part is behind its share so far, so that many small classes add up to the right sizes
@@ -77,7 +77,7 @@ def k_fold(
         raise PlanError(f"k_fold: {k} folds of {n} samples would leave some empty; use at most {n} folds")
     groups = _groups(n, labels, "k_fold")
     if seed is not None:
-        seed = whole_number(seed, "k_fold(seed=)")
+        seed = any_number(seed, "k_fold(seed=)")
         groups = [_shuffled(group, derive("k_fold", seed, number)) for number, group in enumerate(groups)]
     order = np.concatenate(groups)
     if labels is None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
-import numpy as np
-
-from penstock.checks import whole_number
+from penstock.checks import any_number, whole_number
 from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Placement, Pool
 from penstock.ops import (
@@ -35,12 +33,16 @@ from penstock.ops.op import Op
 from penstock.plan.explain import Explanation
 from penstock.plan.rules import Options, make_plan
 from penstock.plan.world import dealt, world_now
-from penstock.runtime.calls import SampleInfo
-from penstock.runtime.fingerprint import fingerprint
 from penstock.runtime.loader import Loader, known_length
-from penstock.runtime.peek import peek
 from penstock.sources.source import Source
 from penstock.sources.subset import split_source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from penstock.runtime.calls import SampleInfo
+
+    Rng = np.random.Generator
 
 __all__ = ["Pipeline"]
 
@@ -48,7 +50,6 @@ T = TypeVar("T", covariant=True)
 U = TypeVar("U")
 F = TypeVar("F", bound=Callable[..., Any])
 
-Rng = np.random.Generator
 Rngs = bool | Literal["global"]
 Workers = int | Literal["auto"] | None
 
@@ -523,6 +524,8 @@ class Pipeline(Generic[T]):
         >>> ps.from_sequence([1, 2, 3]).map(lambda x: x * 10).peek(2)
         [10, 20]
         """
+        from penstock.runtime.peek import peek
+
         return peek(self, n, index, epoch, seed, every_op)
 
     def fingerprint(
@@ -540,8 +543,10 @@ class Pipeline(Generic[T]):
         >>> pipeline.fingerprint(epoch=1) == pipeline.fingerprint(epoch=0)
         False
         """
-        epoch, seed = whole_number(epoch, "fingerprint(epoch)"), whole_number(seed, "fingerprint(seed=)")
+        epoch, seed = whole_number(epoch, "fingerprint(epoch)"), any_number(seed, "fingerprint(seed=)")
         Placement.of(on, workers, "fingerprint()")
+        from penstock.runtime.fingerprint import fingerprint
+
         return fingerprint(self, epoch, seed, Options(on, workers))
 
     def explain(self) -> Explanation:

@@ -12,7 +12,6 @@ numbers in every version, and the order of an epoch must not change with an upgr
 
 from __future__ import annotations
 
-import hashlib
 import math
 from functools import lru_cache
 from typing import Any
@@ -47,9 +46,11 @@ def derive(*parts: int | str) -> int:
     >>> derive(0, 1) == derive(1, 0)
     False
     """
+    from hashlib import blake2b  # takes long, and what neither draws nor shuffles does without
+
     # Every part begins with a letter, so a separator inside one, doubled, is told from one between two.
     text = "\x1f".join(f"{type(part).__name__[0]}{part}".replace("\x1f", "\x1f\x1f") for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest(), "little")
 
 
 #: (dtype, bits of a half, shifts and multipliers of the hash) for domains below 2**32 and above

@@ -289,7 +289,7 @@ def test_a_killed_server_is_replaced_and_its_orphans_are_ended(start):
     pids = [first.pid, idle.pid]
     (server,) = children()
     os.kill(server, signal.SIGKILL)
-    assert first.exit(5) == idle.exit(5) == Exit(None, None, 0)
+    assert first.exit(5) == idle.exit(5) == Exit(None, signal.SIGKILL, 0)
     assert all_gone(pids, within_s=1)
     second = start("echo")
     assert asked(second) == b"hello"
@@ -305,7 +305,7 @@ def test_a_start_that_the_server_did_not_live_to_do_is_said_to_have_failed(start
         os.kill(server, signal.SIGKILL)
         with pytest.raises(WorkerDied, match="w0 could not be started"):
             process.pid  # noqa: B018
-        assert process.exit(5) == Exit(None, None, 0)
+        assert process.exit(5) == Exit(None, signal.SIGKILL, 0)
         assert asked(start("echo")) == b"hello"
 
 

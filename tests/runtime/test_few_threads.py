@@ -7,12 +7,13 @@ import time
 import pytest
 
 import penstock as ps
-from penstock import executors
+from penstock.executors import executor
 from penstock.executors.threads import ThreadExecutor
 
 LIMITED = """
 import resource, threading, warnings
 import penstock as ps
+from penstock import *  # while there is memory for it
 
 def twice(x):
     return 2 * x
@@ -69,7 +70,7 @@ class TestStartingFails:
                         raise exc
                     return super().start(work, name)
 
-            monkeypatch.setitem(executors._OWN, "failing", Failing)
+            monkeypatch.setitem(executor.OWN, "failing", Failing)
 
         return register
 

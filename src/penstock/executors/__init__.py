@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
+from penstock import system
 from penstock.errors import PlanError
-from penstock.executors.coroutines import AsyncExecutor
-from penstock.executors.executor import Executor
-from penstock.executors.inline import InlineExecutor
-from penstock.executors.processes import ProcessExecutor
-from penstock.executors.threads import ThreadExecutor
+from penstock.executors.executor import OWN, Executor, no_executor, registered
 
 __all__ = ["find_executor"]
-
-_OWN: dict[str, type[Executor]] = {
-    kind.kind: kind for kind in (InlineExecutor, ThreadExecutor, AsyncExecutor, ProcessExecutor)
-}
 
 
 def find_executor(kind: str) -> type[Executor]:
     """The executor called `kind`."""
-    if kind in _OWN:
-        return _OWN[kind]
-    others = {entry.name: entry for entry in entry_points(group="penstock.executors")}
+    if kind in OWN:
+        return OWN[kind] or _own(kind)
+    others = registered()
     if kind not in others:
-        known = ", ".join(sorted({*_OWN, *others}))
-        raise PlanError(f"there is no executor called {kind!r}; there are: {known}")
+        raise no_executor(kind, others)
     found = others[kind].load()
     if not (isinstance(found, type) and issubclass(found, Executor)):
         raise PlanError(f"the executor {kind!r} of {others[kind].value} is not a penstock Executor")
     return found
+
+
+def _own(kind: str) -> type[Executor]:
+    """One of ours, imported now: event loops and processes need much that threads do not."""
+    if kind == "async":
+        from penstock.executors.coroutines import AsyncExecutor
+
+        return AsyncExecutor
+    if kind == "process":
+        if why := system.why_no_processes():
+            raise PlanError(why)
+        from penstock.executors.processes import ProcessExecutor
+
+        return ProcessExecutor
+    if kind == "inline":
+        from penstock.executors.inline import InlineExecutor
+
+        return InlineExecutor
+    from penstock.executors.threads import ThreadExecutor
+
+    return ThreadExecutor

@@ -12,15 +12,21 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
 
-__all__ = ["Executor", "Placement", "Pool", "Worker", "worker_count"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["OWN", "Executor", "Placement", "Pool", "Worker", "no_executor", "registered", "worker_count"]
+
+#: the executors that come with penstock, by name; without a class, `penstock.executors` imports it
+OWN: dict[str, type[Executor] | None] = dict.fromkeys(("async", "inline", "process", "thread"))
 
 
 class Worker(ABC):
@@ -110,7 +116,21 @@ class Placement:
                 f"{what}: on= takes the name of an executor, such as 'thread', or a pool such as ps.Threads(4), "
                 f"got {on!r}"
             )
+        if on not in OWN and on not in (others := registered()):
+            raise no_executor(on, others)
         return cls(on, workers)
+
+
+def registered() -> dict[str, EntryPoint]:
+    """The executors of third parties: entry points of the group ``penstock.executors``, by name."""
+    from importlib.metadata import entry_points  # takes long, and few have such executors
+
+    return {entry.name: entry for entry in entry_points(group="penstock.executors")}
+
+
+def no_executor(kind: str, others: Iterable[str]) -> PlanError:
+    """To be raised where `kind` is neither ours nor one of the `others`."""
+    return PlanError(f"there is no executor called {kind!r}; there are: {', '.join(sorted({*OWN, *others}))}")
 
 
 def worker_count(workers: int | str) -> int:

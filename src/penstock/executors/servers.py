@@ -32,13 +32,14 @@ from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from penstock import system
 from penstock.errors import PenstockError
 from penstock.executors import newborn
 
 __all__ = ["Server", "acquire", "close_all", "keep", "launch", "release", "replace", "request_file", "starting"]
 
 #: what a server loads; a module that there is not is left out
-PRELOAD = ("numpy", "msgspec", "cloudpickle", "penstock.runtime.serving")
+PRELOAD = ("numpy", "numpy.random", "msgspec", "cloudpickle", "penstock.runtime.serving")
 
 Key: TypeAlias = tuple[object, ...]
 
@@ -66,6 +67,7 @@ class Server:
         self.users = 0
         self._control, theirs = socket.socketpair()
         self._pid: int | None = None
+        self._failed = False
         try:
             self._control.setblocking(True)
             request = {"preload": PRELOAD, "path": [str(p) for p in sys.path], "argv": sys.argv[:1]}
@@ -86,11 +88,27 @@ class Server:
         with suppress(OSError):  # also where a library's fork holds a copy of the socket
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
-        pid, self._pid = self._pid, None
-        if pid is not None and not _waited_for(pid, _END_S):
+        if self._pid is None:
+            return
+        status = _waited_for(self._pid, _END_S)
+        if status is None:
             with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-            _waited_for(pid, _END_S)
+                os.kill(self._pid, signal.SIGKILL)
+            _waited_for(self._pid, _END_S)
+        else:
+            self._failed = status not in (0, signal.SIGKILL)
+        self._pid = None
+
+    def failed(self) -> bool:
+        """Whether it is known to have ended by a fault of its own, and not because somebody killed it."""
+        pid = self._pid
+        if pid is not None:
+            with suppress(ChildProcessError):  # `close` has just waited for it
+                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                return ended is not None and ended.si_status != (
+                    signal.SIGKILL if ended.si_code == os.CLD_KILLED else 0
+                )
+        return self._failed
 
     def forget(self) -> None:
         """In a forked child: it belongs to the parent."""
@@ -190,11 +208,8 @@ def launch(request: newborn.Request, fds: Sequence[int], environ: Mapping[str, s
 @contextmanager
 def request_file(request: newborn.Request) -> Iterator[int]:
     """A file without a name that holds the request; its descriptor."""
-    if hasattr(os, "memfd_create"):
-        opened = open(os.memfd_create("penstock-request"), "w+b")  # noqa: SIM115
-    else:
-        opened = tempfile.TemporaryFile()  # noqa: SIM115
-    with opened as file:
+    fd = system.memory_file("penstock-request")
+    with tempfile.TemporaryFile() if fd is None else open(fd, "w+b") as file:
         marshal.dump(request, file)
         file.flush()
         yield file.fileno()
@@ -210,17 +225,19 @@ def interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _waited_for(pid: int, timeout_s: float) -> bool:
+def _waited_for(pid: int, timeout_s: float) -> int | None:
+    """The status with which a child ended; None if it has not within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     pause_s = 0.0002
     while True:
         try:
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return True
+            found, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:  # somebody else has waited for it
-            return True
+            return 0
+        if found:
+            return status
         if time.monotonic() >= deadline:
-            return False
+            return None
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.01)
 
@@ -248,8 +265,5 @@ def _after_fork_in_child() -> None:
     _warm.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
-    )
+system.at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 atexit.register(close_all)

@@ -11,8 +11,9 @@ Guarantees:
 
 A process starts by one of three methods:
 
-* "forkserver", the default: forked from a server that has the heavy imports done, see `servers`.
-* "spawn": a new interpreter, which imports everything itself. The default where there is no fork.
+* "forkserver", the default on Linux: forked from a server that has the heavy imports done, see `servers`.
+* "spawn": a new interpreter, which imports everything itself. The default on macOS, whose own libraries may
+  crash in a forked process.
 * "fork": from this very process. Fast, and as safe as its threads, locks and libraries allow.
 """
 
@@ -30,7 +31,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError, WorkerDied
+from penstock import system
+from penstock.errors import PenstockError, PlanError, WorkerDied
 from penstock.executors import newborn, servers
 from penstock.executors.ending import UNKNOWN, Exit, OwnChild, ServedChild, has_pidfd, own_peak_bytes, readable
 
@@ -70,9 +72,9 @@ class StartOptions:
 
     def chosen(self) -> str:
         """The method, or the default of this system."""
-        if not hasattr(socket, "SCM_RIGHTS"):
-            raise PenstockError("worker processes need Unix sockets, which this system has not; use threads")
-        method = self.method or ("forkserver" if hasattr(os, "fork") else "spawn")
+        if why := system.why_no_processes():
+            raise PlanError(why)
+        method = self.method or ("forkserver" if hasattr(os, "fork") and sys.platform != "darwin" else "spawn")
         if method not in METHODS:
             raise PenstockError(f"there is no start method {method!r}; there are: {', '.join(METHODS)}")
         return method
@@ -119,7 +121,7 @@ class Process:
         except BaseException as exc:
             self.close()
             if isinstance(exc, OSError):
-                raise WorkerDied(f"the process {name} could not be started: {exc.strerror or exc}") from exc
+                raise WorkerDied(f"the process {name} could not be started: {_why(exc)}") from exc
             raise
         finally:
             self._close_theirs()
@@ -205,7 +207,9 @@ class Process:
         """Its number; waits for its birth. WorkerDied if there was none."""
         end = self._await_birth()
         if end.pid is None:
-            why = os.strerror(end.refused) if end.refused else "what should have forked it was killed, or is stuck"
+            why = (
+                system.reason(end.refused) if end.refused else "what should have forked it was killed, or is stuck"
+            )
             raise WorkerDied(f"the process {self.name} could not be started: {why}")
         return end.pid
 
@@ -256,6 +260,9 @@ class Process:
                 self._end.look()
                 if self._end.orphaned:
                     self.kill()
+                    if self._server is not None and not self._server.failed():
+                        # Whoever killed the server has killed this one, too.
+                        self._end.exit = Exit(None, signal.SIGKILL, 0)
             return self._end
 
     def _await_birth(self) -> ServedChild | OwnChild:
@@ -343,6 +350,10 @@ def _nothing() -> Iterator[None]:
     yield
 
 
+def _why(exc: OSError) -> str:
+    return str(exc) if exc.errno is None else system.reason(exc.errno)
+
+
 @contextmanager
 def _standard_streams() -> Iterator[tuple[int, int]]:
     """Descriptors for a new process's output and error; what is closed here goes nowhere there."""
@@ -383,6 +394,5 @@ def _after_fork_in_child() -> None:
     _living.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+system.at_fork(after_in_child=_after_fork_in_child)
 atexit.register(_end_all)

@@ -30,6 +30,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import system
 from penstock.errors import PenstockError
 from penstock.memory.segment import SENDABLE, Mapping, new_segment
 
@@ -447,8 +448,7 @@ def _each_living(do: Callable[[Blocks], None]) -> None:
             do(blocks)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=partial(_each_living, Blocks._before_fork),
-        after_in_child=partial(_each_living, Blocks._after_fork_in_child),
-    )
+system.at_fork(
+    before=partial(_each_living, Blocks._before_fork),
+    after_in_child=partial(_each_living, Blocks._after_fork_in_child),
+)

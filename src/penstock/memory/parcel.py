@@ -36,16 +36,16 @@ import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock import system
 from penstock.errors import PenstockError, PlanError
+from penstock.memory import SHARED_BYTES
 from penstock.memory.block import Block, single_block
 from penstock.memory.modules import importable
 from penstock.memory.segment import SENDABLE, Mapping, same_bytes
 from penstock.memory.unsendable import Part, Unsendable, explained, heaviest
 
-__all__ = ["SHARED_BYTES", "Parcel", "pack", "unpack"]
+__all__ = ["Parcel", "pack", "unpack"]
 
-#: smaller data is pickled
-SHARED_BYTES = 1_000_000
 #: a pickle of more than this is slow to send to each worker, and is there once per worker
 _MOST_BYTES = 10_000_000
 #: where an array starts in its block: a page of its own, so that what one array has written copies no other
@@ -485,5 +485,4 @@ def _after_fork_in_child() -> None:
     _lock = threading.RLock()  # nobody may be left to release the other
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+system.at_fork(after_in_child=_after_fork_in_child)

@@ -10,12 +10,15 @@ import socket
 from collections.abc import Callable
 from functools import cache
 
+from penstock import system
+
 __all__ = ["SENDABLE", "Mapping", "new_segment", "same_bytes"]
 
 #: memory is reserved in steps: in older kernels a signal undoes the step, and a profiler sends many
 _STEP_BYTES = 4 * 1024 * 1024
 
-_MEMFD = hasattr(os, "memfd_create")
+#: whether to try files in memory; tests turn them off
+_MEMFD = True
 #: without descriptors that can be sent there are no blocks, and callers copy
 SENDABLE = hasattr(socket, "send_fds")
 
@@ -87,7 +90,9 @@ def new_segment(size: int) -> tuple[int, Mapping]:
     """New shared memory without a name, all of it reserved: its descriptor and where it is."""
     if not SENDABLE:
         raise OSError(errno.ENOSYS, "this system cannot hand descriptors to other processes")
-    fd = os.memfd_create("penstock", os.MFD_CLOEXEC) if _MEMFD else _unnamed(size)
+    fd = system.memory_file("penstock") if _MEMFD else None
+    if fd is None:
+        fd = _unnamed(size)
     try:
         if hasattr(os, "posix_fallocate"):
             for start in range(0, size, _STEP_BYTES):

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
-from random import Random
 from time import monotonic
 from typing import Any
 
@@ -86,6 +85,8 @@ class Content:
     def __init__(self, size: int, max_reuse: int | None, key: int, clock: Callable[[], float] = monotonic) -> None:
         self.size = size
         self.max_reuse = max_reuse
+        from random import Random
+
         self._random = Random(key).random
         self._clock = clock
         #: how many samples a pass of the upstream has, if that is known

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import whole_number
+from penstock.checks import any_number, whole_number
 from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
 from penstock.provenance import Place
 from penstock.randomness import derive, permute
@@ -45,7 +45,7 @@ class Shuffle(Op[In, In]):
         if self.window is not None:
             object.__setattr__(self, "window", whole_number(self.window, "shuffle(window=)", least=1))
         if self.seed is not None:
-            object.__setattr__(self, "seed", whole_number(self.seed, "shuffle(seed=)"))
+            object.__setattr__(self, "seed", any_number(self.seed, "shuffle(seed=)"))
 
     @property
     def label(self) -> str:

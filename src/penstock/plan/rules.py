@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
-from penstock.memory.parcel import SHARED_BYTES
+from penstock.memory import SHARED_BYTES
 from penstock.ops.line import Line
 from penstock.ops.op import Effect, Length, Op, unknown
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
@@ -67,6 +69,11 @@ def _lengths(flow: Flow) -> list[Length]:
         lengths = [source.length()]
     for op in flow.ops:
         length = op.length(lengths[-1])
+        if length is not None and sys.maxsize < length < math.inf:
+            raise PlanError(
+                f"{op.label} makes {length} samples of {lengths[-1]}, more than can be counted; "
+                "use a smaller number, or repeat() without one to go on for ever"
+            )
         varies = op.effect in (Effect.SELECTS, Effect.EXPANDS) or op.may_skip
         lengths.append(unknown(length) if varies else length)
     return lengths

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["Bridge"]
 
@@ -18,6 +20,8 @@ class Bridge:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine to its end in the calling thread, or beside it if a loop runs there already."""
+        import asyncio  # takes long, and most pipelines have no coroutines
+
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         loop = self._loop
@@ -42,6 +46,8 @@ def _to_the_end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, 
     try:
         return loop.run_until_complete(task)
     except KeyboardInterrupt:
+        import asyncio
+
         task.cancel()
         loop.run_until_complete(asyncio.wait([task]))
         raise
@@ -49,6 +55,8 @@ def _to_the_end(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, 
 
 def _loop_runs() -> bool:
     """Whether an event loop runs in this thread."""
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

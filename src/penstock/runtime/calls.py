@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -122,6 +120,8 @@ class Calls:
 
     def seed_globals(self, number: int) -> None:
         seed = derive("global", self.key.seed, self.key.op, *self._drawing(number))
+        import random
+
         random.seed(seed)
         np.random.seed(seed & 0xFFFFFFFF)
         torch = sys.modules.get("torch")
@@ -243,6 +243,8 @@ class Calls:
                         raise
                     verdict = decide(self.step.op.on_error, exc, attempt)
                     if verdict.action == "retry":
+                        import asyncio
+
                         attempt += 1
                         await asyncio.sleep(verdict.after_s)
                         continue
@@ -255,6 +257,8 @@ class Calls:
         timeout_s = self.step.op.timeout_s
         if timeout_s is None:
             return await settled(result)
+        import asyncio
+
         began = perf_counter()
         try:
             async with asyncio.timeout(timeout_s):
@@ -267,6 +271,8 @@ class Calls:
 
 def interrupted(exc: BaseException) -> bool:
     """Whether the worker itself ends, by being cancelled or collected, and not the user's coroutine."""
+    import asyncio
+
     try:
         current = asyncio.current_task()
     except RuntimeError:

@@ -18,6 +18,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from penstock import system
 from penstock.executors import find_executor
 from penstock.executors.executor import Executor, Worker
 from penstock.plan.plan import Site
@@ -27,7 +28,7 @@ __all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for", "nested", "out_of"]
 
 # An RLock, because a finalizer of the user's may run wherever memory is allocated.
 LOCK = threading.RLock()
-os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
+system.at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
 #: `HERE.crew` is the crew whose worker this thread is; `HERE.nested` says that it is one of a worker process
 HERE = threading.local()

@@ -7,15 +7,16 @@ That costs about 0.1 µs per sample. Every field is one aligned word, so none is
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from penstock.memory.segment import Mapping, new_segment
 from penstock.provenance import Place, counter, origin
+
+if TYPE_CHECKING:
+    from penstock.memory.segment import Mapping
 
 __all__ = ["READING", "Desk", "Sample", "new_desk"]
 
@@ -113,7 +114,11 @@ class Desk:
 
 def new_desk() -> tuple[int, Desk]:
     """A desk, and the descriptor to send to its worker."""
-    fd, mapping = new_segment(mmap.PAGESIZE)
+    from mmap import PAGESIZE
+
+    from penstock.memory.segment import new_segment
+
+    fd, mapping = new_segment(PAGESIZE)
     desk = Desk(mapping)
     desk.take(0)
     return fd, desk

@@ -33,10 +33,8 @@ from penstock.runtime.crew import LOCK, Crew, crew_for
 from penstock.runtime.inlets import Pulled
 from penstock.runtime.joined import Queue
 from penstock.runtime.marks import Mark, plain
-from penstock.runtime.portable import packed_program
 from penstock.runtime.program import Program
 from penstock.runtime.reader import Nested, Reader
-from penstock.runtime.remote import work_remote
 from penstock.runtime.run import Run, begun_at
 from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
 from penstock.runtime.tally import joint_tally, lane_tally
@@ -126,6 +124,8 @@ class Engine:
                 program.upstream = self.lanes[stage.feed.children[0].number].program
             lane = self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter, self.number)
             if lane.remote:
+                from penstock.runtime.portable import packed_program
+
                 lane.parcel = packed_program(program)
         if self.budget.allowed is not None:
             self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in self.lanes.values()))
@@ -587,10 +587,10 @@ class Engine:
             if not crew.closed:
                 continue
             if crew.lack is not None:
-                raise PenstockError(
-                    f"not one {crew.executor.kind} worker could be started: {crew.lack}; "
-                    "free some memory or raise the limits of this process (ulimit -u, ulimit -v)"
-                ) from crew.lack
+                said = f"not one {crew.executor.kind} worker could be started: {crew.lack}"
+                if "ulimit" not in said:
+                    said += "; free some memory or raise the limits of this process (ulimit -u, ulimit -v)"
+                raise PenstockError(said) from crew.lack
             raise PenstockError("the pool that the loader runs on is closed; make a new pool and a new loader")
         if self._pid != os.getpid():
             raise PenstockError("the loader belongs to another process; make a new one after the fork")
@@ -645,7 +645,14 @@ def _loop_of(executor: Executor) -> Any:
     """What a worker of `executor` runs."""
     if executor.asynchronous:
         return work_async
-    return work_remote if executor.remote else work
+    if not executor.remote:
+        return work
+    from penstock.runtime.remote import work_remote
+
+    # What was registered last runs first: loaders close before what they were just given ends all processes.
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+    return work_remote
 
 
 def _cancel_but(stage_run: StageRun, kept: set[int]) -> list[Any]:

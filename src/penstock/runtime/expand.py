@@ -7,7 +7,6 @@ is called again, and what it had yielded before is left out.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from time import perf_counter
@@ -175,6 +174,8 @@ async def _each_output_async(calls: Calls, number: int, outputs: Any) -> AsyncIt
                 calls.dispose(number, exc, skip=verdict.action == "skip")
                 return
             attempt += 1
+            import asyncio
+
             await asyncio.sleep(verdict.after_s)
             outputs = await settled(calls.recall(number))
 

@@ -85,8 +85,8 @@ class ErrorLimit:
     """
 
     def __init__(self, limit: float | None) -> None:
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit < 0):
-            raise PlanError(f"max_errors= takes a count, or a share below 1, got {limit!r}")
+        if limit is not None and not _is_limit(limit):
+            raise PlanError(f"max_errors= takes a count such as 10, or a share below 1 such as 0.01, got {limit!r}")
         self.limit = limit
 
     def check(self, errors: int, samples: int, ended: bool = False) -> TooManyErrors | None:
@@ -106,6 +106,12 @@ class ErrorLimit:
         return TooManyErrors(
             f"{errors} samples failed, more than max_errors={self.limit:g}; loader.errors() lists them"
         )
+
+
+def _is_limit(limit: Any) -> bool:
+    if isinstance(limit, float):
+        return limit >= 0 and (limit < 1 or limit.is_integer())
+    return isinstance(limit, int) and not isinstance(limit, bool) and limit >= 0
 
 
 def let_go_of_samples(exc: BaseException) -> None:

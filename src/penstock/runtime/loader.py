@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from penstock.checks import whole_number
+from penstock import system
+from penstock.checks import any_number, whole_number
 from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
@@ -24,18 +25,17 @@ from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
 from penstock.runtime.crew import LOCK, nested
 from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit, let_go_of_samples
-from penstock.runtime.isolated import Isolated
 from penstock.runtime.marks import plain_place
-from penstock.runtime.parts import parts_of
 from penstock.runtime.ranks import check_movable, merge_states
 from penstock.runtime.run import Run
 from penstock.runtime.state import Moment, described, read
 from penstock.sources.source import Flow
-from penstock.stats.diagnose import diagnose
 from penstock.stats.history import History, Snapshot
 from penstock.stats.lock import LOCK_PROBE
-from penstock.stats.report import Diagnosis
 from penstock.stats.watch import Clock
+
+if TYPE_CHECKING:
+    from penstock.stats.report import Diagnosis
 
 __all__ = ["Loader", "known_length"]
 
@@ -79,7 +79,7 @@ class Loader(Generic[T]):
     ) -> None:
         if timeout_s is not None and not timeout_s > 0:
             raise PlanError(f"loader(timeout_s=) must be positive, got {timeout_s!r}")
-        seed = whole_number(seed, "loader(seed=)")
+        seed = any_number(seed, "loader(seed=)")
         epochs = None if epochs is None else whole_number(epochs, "loader(epochs=)", least=1)
         asked = Placement.of(on, workers, "loader()")
         if asked is not None:
@@ -92,9 +92,15 @@ class Loader(Generic[T]):
         self._deals = portion_of(flow)
         if isolate and inline:
             raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
-        kind = Isolated if isolate else Engine
+        if isolate and (why := system.why_no_processes()):
+            raise PlanError(why)
         # Whatever stands in for an engine has its methods; that there are two kinds concerns only these lines.
-        self._engine = cast(Engine, kind(flow, Options(on, workers, inline), seed, parse_bytes(memory)))
+        kind: Any = Engine
+        if isolate:
+            from penstock.runtime.isolated import Isolated
+
+            kind = Isolated
+        self._engine: Engine = kind(flow, Options(on, workers, inline), seed, parse_bytes(memory))
         self._last_epoch = math.inf if epochs is None else epochs - 1
         self._engine.last_epoch = self._last_epoch
         self._seed = seed
@@ -513,6 +519,9 @@ class Loader(Generic[T]):
         """
         if last_s is not None and (isinstance(last_s, (bool, str)) or not last_s > 0):
             raise PlanError(f"diagnose(last_s=) takes a positive number of seconds, got {last_s!r}")
+        from penstock.runtime.parts import parts_of
+        from penstock.stats.diagnose import diagnose
+
         now = Snapshot(perf_counter(), self.stats())
         before = self._history.since(-math.inf if last_s is None else now.now - last_s)
         return diagnose(parts_of(self._engine.plan), before or now, now, worker_count("auto"))

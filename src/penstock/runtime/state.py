@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -174,7 +173,9 @@ def _value(value: Any) -> str:
     if callable(value):
         return function_name(value)
     if isinstance(value, np.ndarray):
-        digest = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=4).hexdigest()
+        from hashlib import blake2b
+
+        digest = blake2b(np.ascontiguousarray(value).tobytes(), digest_size=4).hexdigest()
         return f"{value.dtype} {value.shape} {digest}"
     if isinstance(value, Sequence):
         if len(value) > 16:

@@ -26,6 +26,7 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
+from functools import cache
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,7 +47,6 @@ _PREFIX = struct.Struct("<IQI")
 _BUFFER_BYTES = 64 * 1024
 #: descriptors in one message at the most; the kernel allows 253
 MOST_FDS = 200
-_ROOM_FOR_FDS = socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
 #: buffers in one call of the system at the most
 _MOST_PARTS = 512
 #: what takes less goes through the socket: a block would cost more than the copy
@@ -208,10 +208,16 @@ class Wire:
 
     def _with_fds(self, memory: memoryview, flags: int) -> int:
         flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-        count, rights, *_ = self.sock.recvmsg_into([memory], _ROOM_FOR_FDS, flags)
+        count, rights, *_ = self.sock.recvmsg_into([memory], _room_for_fds(), flags)
         for level, kind, content in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 found = array.array("i")
                 found.frombytes(content[: len(content) - len(content) % found.itemsize])
                 self._fds += found
         return count
+
+
+@cache
+def _room_for_fds() -> int:
+    # Not at import: Windows has no CMSG_SPACE.
+    return socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)

@@ -15,6 +15,7 @@ from penstock.sources.source import (
     Indices,
     bare_subset,
     content_of,
+    length_of,
     picked,
     subset_of,
     why_long_list,
@@ -44,7 +45,7 @@ class ArraySource(IndexedSource):
         self.columns = [_Column(column, self._name(number)) for number, column in enumerate(columns)]
         if not columns:
             raise PlanError("from_arrays needs at least one array")
-        lengths = {self._name(number): len(column) for number, column in enumerate(columns)}
+        lengths = {self._name(number): length_of(column, "from_arrays") for number, column in enumerate(columns)}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise PlanError(f"from_arrays needs arrays of one length, got {told}")

@@ -58,11 +58,10 @@ class IterableSource(StreamSource):
 
     def open(self, shard: Any, skip: int) -> Iterator[Any]:
         made = self.factory if self.iterates_itself else self.factory()
-        try:
-            iterator = iter(made)
-        except TypeError as exc:
-            exc.add_note(f"{self.label} must give an iterable, got {type(made).__name__}")
-            raise
+        if not hasattr(made, "__iter__") and not hasattr(made, "__getitem__"):
+            found = "None" if made is None else type(made).__name__
+            raise PlanError(f"{self.label} must return an iterable, or yield the samples; it gave {found}")
+        iterator = iter(made)
         if iterator is made:
             if made is _strong(self._last):
                 raise PlanError(
@@ -75,7 +74,10 @@ class IterableSource(StreamSource):
     def length(self) -> Length:
         if not self.iterates_itself or not hasattr(self.factory, "__len__"):
             return None
-        return len(self.factory)
+        try:
+            return len(self.factory)
+        except OverflowError:  # a range has more than can be counted
+            return None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}

@@ -14,6 +14,7 @@ from penstock.sources.source import (
     Indices,
     bare_subset,
     content_of,
+    length_of,
     picked,
     subset_of,
     why_long_list,
@@ -47,7 +48,9 @@ class SequenceSource(IndexedSource):
                 "use from_sequence(list(d.items())), or from_arrays(d) for a dict of columns"
             )
         self.dataset = read_only(dataset) if isinstance(dataset, np.ndarray) else dataset
-        self.subset: NDArray[np.int64] | None = subset_of(len(dataset), indices, "from_sequence")
+        self.subset: NDArray[np.int64] | None = subset_of(
+            length_of(dataset, "from_sequence"), indices, "from_sequence"
+        )
         self.with_index = with_index
 
     @property

@@ -10,7 +10,7 @@ Sources are shared by workers: `read` may be called by several at once.
 
 from __future__ import annotations
 
-import hashlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
@@ -31,6 +31,7 @@ __all__ = [
     "StreamSource",
     "bare_subset",
     "content_of",
+    "length_of",
     "subset_of",
     "why_long_list",
 ]
@@ -179,6 +180,17 @@ class Composite(Source):
         return {}
 
 
+def length_of(data: Any, what: str) -> int:
+    """``len(data)``; refuses more than can be counted."""
+    try:
+        return len(data)
+    except OverflowError:
+        raise PlanError(
+            f"{what}: a {type(data).__name__} of more than {sys.maxsize} samples is more than can be counted; "
+            "give a part of it, or read it forward with from_iterable"
+        ) from None
+
+
 def subset_of(n: int, indices: Any, what: str) -> NDArray[np.int64] | None:
     """`indices=` as an array of positions in a source of `n` samples, checked."""
     if indices is None:
@@ -199,7 +211,9 @@ def content_of(subset: NDArray[np.int64] | None) -> str:
     """What tells one subset from another."""
     if subset is None:
         return ""
-    return f"indices {hashlib.blake2b(subset.tobytes(), digest_size=4).hexdigest()}"
+    from hashlib import blake2b
+
+    return f"indices {blake2b(subset.tobytes(), digest_size=4).hexdigest()}"
 
 
 def picked(indices: Indices, subset: NDArray[np.int64] | None) -> Indices:

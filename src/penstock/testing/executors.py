@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import penstock.executors
 from penstock.construct import concat, from_iterable, from_sequence, zip
 from penstock.errors import Skip
 from penstock.executors import find_executor
-from penstock.executors.executor import Executor, Worker
+from penstock.executors.executor import OWN, Executor, Worker
 from penstock.executors.startup import keep_warm
 from penstock.pipeline import Pipeline
 from penstock.testing.layouts import INLINE, Layout, assert_same_stream
@@ -54,16 +53,13 @@ def check_executor(executor: str | type[Executor]) -> None:
 @contextmanager
 def _registered(found: type[Executor]) -> Iterator[None]:
     """`on=` finds the executor by its name inside the block."""
-    known = penstock.executors._OWN
-    before = known.get(found.kind)
-    known[found.kind] = found
+    before = dict(OWN)
+    OWN[found.kind] = found
     try:
         yield
     finally:
-        if before is None:
-            del known[found.kind]
-        else:
-            known[found.kind] = before
+        OWN.clear()
+        OWN.update(before)
 
 
 # ---------------------------------------------------------------------- workers

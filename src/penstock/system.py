@@ -1,0 +1,50 @@
+"""What systems differ in: what penstock does where a call of the operating system is missing or refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["at_fork", "memory_file", "reason", "why_no_processes"]
+
+
+def at_fork(**hooks: Callable[[], Any]) -> None:
+    """`os.register_at_fork`; nothing where there is no fork."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**hooks)
+
+
+def memory_file(name: str) -> int | None:
+    """The descriptor of a new file in memory; None where the system has no such files."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    except OSError as exc:
+        # Old kernels and some sandboxes have the name and not the call.
+        if exc.errno in (errno.ENOSYS, errno.EPERM):
+            return None
+        raise
+
+
+def why_no_processes() -> str:
+    """Why there can be no worker processes on this system; nothing if there can be."""
+    import socket
+
+    if os.name == "posix" and hasattr(socket, "CMSG_SPACE"):
+        return ""
+    return (
+        f"this system ({sys.platform}) has no sockets that carry file descriptors, which worker processes need; "
+        "use threads (on='thread') or coroutines (on='async')"
+    )
+
+
+def reason(code: int) -> str:
+    """Why the system refused, with the next step where there is one."""
+    why = os.strerror(code)
+    if code == errno.EMFILE:
+        return f"{why}; raise the limit on open files with `ulimit -n`, or use fewer workers"
+    return why
