@@ -35,6 +35,7 @@ from typing import TypeAlias
 from penstock import system
 from penstock.errors import PenstockError
 from penstock.executors import newborn
+from penstock.interrupts import uninterrupted
 
 __all__ = ["Server", "acquire", "close_all", "keep", "launch", "release", "replace", "request_file", "starting"]
 
@@ -122,6 +123,7 @@ _warm: Counter[Key] = Counter()
 _released: SimpleQueue[tuple[Server, bool]] = SimpleQueue()
 
 
+@uninterrupted()
 def acquire(key: Key, environ: Mapping[str, str], *, warm: bool = False) -> Server:
     """The server for `key`, to be given back with `release`."""
     try:
@@ -136,12 +138,14 @@ def acquire(key: Key, environ: Mapping[str, str], *, warm: bool = False) -> Serv
         _settle()
 
 
+@uninterrupted()
 def release(server: Server, *, warm: bool = False) -> None:
     """Give a server back, as it was acquired. Waits until it has ended if nobody else uses it."""
     _released.put((server, warm))
     _settle()
 
 
+@uninterrupted()
 def replace(server: Server, environ: Mapping[str, str]) -> Server:
     """Another server instead of one that has died."""
     with starting:

@@ -35,6 +35,7 @@ from penstock import system
 from penstock.errors import PenstockError, PlanError, WorkerDied
 from penstock.executors import newborn, servers
 from penstock.executors.ending import UNKNOWN, Exit, OwnChild, ServedChild, has_pidfd, own_peak_bytes, readable
+from penstock.interrupts import uninterrupted
 
 __all__ = ["Exit", "Process", "StartOptions", "keep_warm"]
 
@@ -63,12 +64,14 @@ class StartOptions:
 
     `env` is added to the environment of this process and wins over everything; libraries see it while they
     are loaded, except with "fork". Without it a process uses one thread in BLAS, OpenMP and the like, unless
-    this process's environment says otherwise, and sees no GPU. `mallopt` has glibc keep large freed buffers.
+    this process's environment says otherwise, and sees no GPU unless `gpus`: then those that this process may see.
+    `mallopt` has glibc keep large freed buffers.
     """
 
     method: str | None = None
     env: tuple[tuple[str, str], ...] = ()
     mallopt: bool = True
+    gpus: bool = False
 
     def chosen(self) -> str:
         """The method, or the default of this system."""
@@ -81,7 +84,9 @@ class StartOptions:
 
     def environ(self) -> dict[str, str]:
         """The environment of a process that starts now."""
-        environ = dict.fromkeys(_THREADS, "1") | dict(os.environ) | {"CUDA_VISIBLE_DEVICES": ""}
+        environ = dict.fromkeys(_THREADS, "1") | dict(os.environ)
+        if not self.gpus:
+            environ["CUDA_VISIBLE_DEVICES"] = ""
         return environ | dict(self.env)
 
     def server_key(self, environ: dict[str, str]) -> servers.Key:
@@ -96,13 +101,14 @@ class Process:
     that returns. This returns before the process is up.
     """
 
+    @uninterrupted()
     def __init__(self, entry: str, name: str, options: StartOptions = StartOptions()) -> None:  # noqa: B008
         method, environ = options.chosen(), options.environ()
         self.name = name
         self._lock = threading.RLock()  # of the garbage collector and signal handlers, too; never held for long
         self._closed = self._elsewhere = False
-        #: those who wait on a descriptor of this process right now
-        self._waiting: set[object] = set()
+        #: a lock for each who waits on a descriptor of this process, which it has while it waits
+        self._waiting: set[threading.Lock] = set()
         self._end: ServedChild | OwnChild | None = None
         self._server: servers.Server | None = None
         self._tie: int | None = None
@@ -242,13 +248,18 @@ class Process:
             if self._end is not None:
                 self._end.kill()
 
+    @uninterrupted()
     def close(self) -> None:
         """Kill the process if it lives, wait until it is gone, let go of all descriptors. May be called again."""
-        if self._closed or self._elsewhere:
+        if self._elsewhere:
+            return
+        if self._closed:
+            with self._lock:
+                self._close_mine()  # whoever should have done it may have been interrupted
             return
         if hasattr(self, "_lifeline"):
             self.kill()
-        if self._end is not None and self._look().pid is not None:
+        if self._end is not None:
             self.exit(_END_S)
         self._let_go()
 
@@ -282,11 +293,12 @@ class Process:
 
         The next file to be opened would get its number, and the wait be for that.
         """
-        me = object()
+        me = threading.Lock()
         try:
             with self._lock:
                 self._waiting.add(me)
-            yield
+            with me:  # given back even if Ctrl-C ends the rest of this early
+                yield
         finally:
             with self._lock:
                 self._waiting.discard(me)
@@ -306,7 +318,7 @@ class Process:
             servers.release(server)
 
     def _close_mine(self) -> None:
-        if self._waiting:
+        if any(one.locked() for one in self._waiting):
             return  # the last of them does it
         for name in ("socket", "_lifeline"):
             if hasattr(self, name):
@@ -327,6 +339,7 @@ class Process:
 
     def __del__(self) -> None:
         if hasattr(self, "_theirs"):  # it was made
+            self._waiting.clear()  # whoever waits has a reference
             self.close()
 
     def __repr__(self) -> str:

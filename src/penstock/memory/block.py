@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from penstock import system
 from penstock.errors import PenstockError
+from penstock.interrupts import uninterrupted
 from penstock.memory.segment import SENDABLE, Mapping, new_segment
 
 __all__ = ["Block", "BlockMap", "Blocks", "shared_copy", "single_block"]
@@ -262,6 +263,7 @@ class Blocks:
             return None
         return self._idle.pop(best.number)
 
+    @uninterrupted()
     def _new(self, size: int) -> Block | None:
         if self._bytes_out + size > self.limit_bytes:
             return None

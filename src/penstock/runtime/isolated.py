@@ -24,6 +24,7 @@ from typing import Any, cast
 from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
 from penstock.executors.processes import default_blocks
 from penstock.executors.startup import Process, StartOptions
+from penstock.interrupts import uninterrupted
 from penstock.memory.block import Block
 from penstock.memory.exceptions import unpacked
 from penstock.memory.parcel import pack
@@ -43,16 +44,21 @@ from penstock.stats.watch import Meter
 __all__ = ["Isolated"]
 
 _ENTRY = "penstock.runtime.pump:serve"
+#: it is one process and not one per worker, and it may place batches on a device
+_OPTIONS = StartOptions(gpus=True)
 #: chunks that may be on their way
 _CREDITS = 3
 #: how long a process has to end by itself
 _GRACE_S = 0.3
-#: how long to wait for word of what holds up a batch
+#: how long to wait for word of what holds up a batch, or to say that an epoch is over
 _WORD_S = 1.0
+#: how long an answer may take; the process may just be importing what the pipeline needs
+_ANSWER_S = 60.0
 #: processes that die one after the other without anything new from them
 _DEATHS_RUNNING = 10
 
 _runs = count(1)
+_questions = count(1)
 
 
 class _Run:
@@ -155,9 +161,13 @@ class Isolated:
         if run is self._current:
             self._current = None
             self._early.clear()
-            if self._line is not None:
-                with suppress(Gone), self._whole():  # if it is gone, the next epoch finds out
-                    self._line.wire.send(("leave", run.number, whole))
+            self._tell("leave", run.number, whole)
+
+    def _tell(self, *message: Any) -> None:
+        """Say something that another process need not know: where this one is gone or stuck, nothing is said."""
+        if self._line is not None:
+            with suppress(Gone, Late), self._whole():  # if it is gone, the next epoch finds out
+                self._line.wire.send(message, deadline=perf_counter() + _WORD_S)
 
     def replan(self, run: _Run, position: int) -> _Run:
         """The process does that itself."""
@@ -301,17 +311,21 @@ class Isolated:
     def standing(self, trace: Any, places: Sequence[Place], number: int) -> dict[str, Any] | None:
         """Where the epoch stands behind sample `number` of a chunk that was handed over."""
         sample = trace.count - len(places) + number
-        told: dict[str, Any] | None = self._ask("standing", trace.run, trace.chunk, sample)
+        told: dict[str, Any] | None = self._ask(
+            "where the epoch stands", "standing", trace.run, trace.chunk, sample
+        )
         if told is None:
             raise PenstockError(
                 "the process that made this batch has died; take one more batch, then save the state"
             )
-        return told
+        return dict(told)
 
     def carrying(self) -> dict[str, Any]:
         """Where inputs stand that go on from epoch to epoch, between two epochs."""
         if self._line is not None and any(op.carries for op in self.plan.joint_ops):
-            self._carried = self._ask("carrying") or self._carried
+            self._carried = (
+                self._ask("where inputs stand that go on from epoch to epoch", "carrying") or self._carried
+            )
         return self._carried
 
     def forget(self, carried: dict[str, Any]) -> None:
@@ -319,37 +333,51 @@ class Isolated:
         if self._current is not None:
             self.leave(self._current)
         self._carried = carried
-        if self._line is not None:
-            with suppress(Gone), self._whole():  # the next one is told when it is begun
-                self._line.wire.send(("forget", carried))
+        self._tell("forget", carried)  # the next one is told when it is begun
 
-    def _ask(self, *question: Any) -> Any:
-        """The process's answer; None if it has ended."""
+    def _ask(self, about: str, kind: str, *question: Any) -> Any:
+        """The process's answer; None if it has ended. PenstockError if it does not answer."""
         line = self._line
         if line is None:
             return None
+        number = next(_questions)
+        deadline = perf_counter() + _ANSWER_S
         try:
             with self._whole():
-                line.wire.send(question)
-                while True:
-                    message = line.wire.receive(deadline=inf)
-                    if message.head[0] == "answer":
-                        return message.head[1]
-                    found = self._heard(line, self._current or _Run(-1), message)
-                    if isinstance(found, Chunk) and found.blank:
-                        continue
-                    if found is not False:
-                        self._early.append(found)
+                line.wire.send((kind, number, *question))
+            while line.wait(deadline - perf_counter()):
+                with self._whole():
+                    message = line.wire.receive(deadline=deadline)
+                    # What a question gets that was given up is left alone: it has another number.
+                    if message.head[:2] == ("answer", number):
+                        return message.head[2]
+                    with uninterrupted():  # what has been heard counts as handed over
+                        found = self._heard(line, self._current or _Run(-1), message)
+                        if found is not False and not (isinstance(found, Chunk) and found.blank):
+                            self._early.append(found)
         except Gone:
             return None
+        except Late:
+            pass  # in the middle of a message, so the process was ended
+        process = f"the isolated process {line.process.pid}"
+        raise PenstockError(
+            f"{process} has not answered within {_ANSWER_S:g} s; it was asked {about}. "
+            "It is stopped, or stuck in a call that keeps the interpreter lock; ask again, or close the loader"
+        )
 
     # ------------------------------------------------------------------ the process
 
     def _connected(self) -> Line:
         if self._line is None:
-            process = Process(_ENTRY, "penstock-isolated", StartOptions())
-            self._processes[:] = [process]
+            with uninterrupted():  # no process is without an owner who ends it
+                process = Process(_ENTRY, "penstock-isolated", _OPTIONS)
+                self._processes.append(process)
+                # After that start: the server that forks processes ends with the last of them.
+                while len(self._processes) > 1:
+                    self._processes[0].close()
+                    self._processes.pop(0)
             line = Line(process, self.blocks)
+            line.wire.patience_s = _ANSWER_S
             parcel = self._parcel
             line.wire.send(("engine",), [parcel.data], [block.fd for block in parcel.blocks])
             if self._carried:
@@ -359,30 +387,34 @@ class Isolated:
                 self._credit(line)
         return self._line
 
+    @uninterrupted()
     def _drop_process(self) -> None:
+        """End the process and wait until it has gone."""
+        while self._processes:
+            self._processes[-1].close()
+            self._processes.pop()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """The process will say nothing more, and will not write any more: all blocks that it was given are free."""
         self._line = None
-        processes = list(self._processes)
-        self._processes.clear()
-        try:
-            for process in processes:
-                process.close()
-        finally:
-            for grant in self._grants:
-                if grant is not None:
-                    self.blocks.release(grant.number, grant.generation)
-            self._grants.clear()
+        while self._grants:
+            grant = self._grants.popleft()
+            if grant is not None:
+                self.blocks.release(grant.number, grant.generation)
 
     def _bury(self, run: _Run) -> None:
         """The process is gone: another takes its place, or nobody can."""
         told = "the isolated process"
         if self._processes:
-            process = self._processes[0]
+            process = self._processes[-1]
             process.kill()
             told += f" {process.exit(1.0)}"
-        self._drop_process()
+        self._hang_up()
         self._deaths += 1
         self._deaths_running += 1
         if self._deaths_running >= _DEATHS_RUNNING:
+            self._drop_process()
             raise WorkerDied(f"{told}, {self._deaths_running} times running without a batch")
         run.again()
         try:
@@ -412,16 +444,17 @@ class Isolated:
         self.closed = True
         _kill_all(self._processes)
 
+    @uninterrupted()
     def close(self) -> None:
-        """End the process."""
-        if self._pid != os.getpid() or self.closed:
+        """End the process. Called again, it ends what the first call has not."""
+        if self._pid != os.getpid():
             return
         self.closed = True
         self._meter.stop()
         if self._current is not None:
             self._current.ended = True
         if self._processes:
-            process = self._processes[0]
+            process = self._processes[-1]
             with suppress(OSError):  # it has ended
                 process.socket.shutdown(socket.SHUT_RDWR)
             process.exit(_GRACE_S)

@@ -534,11 +534,13 @@ class Loader(Generic[T]):
 
     def close(self) -> None:
         """End the epoch and all workers of this loader. Closing twice is the same as once."""
-        if self._iteration is not None and not self._iteration.ended:
-            self._iteration.closed = True
-        self._end_iteration()
-        self._started = None
-        self._engine.close()
+        try:
+            if self._iteration is not None and not self._iteration.ended:
+                self._iteration.closed = True
+            self._end_iteration()
+            self._started = None
+        finally:
+            self._engine.close()
 
     def once(self) -> Iterator[T]:
         """One epoch, and the end of the loader with it."""

@@ -121,15 +121,15 @@ class _Pump:
         told = "nothing yet" if run is None or self.engine is None else self.engine.holding(run)
         self._send(("holding", told))
 
-    def _on_standing(self, message: Message, number: int, chunk: int, sample: int) -> None:
+    def _on_standing(self, message: Message, question: int, number: int, chunk: int, sample: int) -> None:
         for run, sent, trace, places in self._sent:
             if (run, sent) == (number, chunk) and self.engine is not None:
-                self._send(("answer", self.engine.standing(trace, places, sample)))
+                self._send(("answer", question, self.engine.standing(trace, places, sample)))
                 return
-        self._send(("answer", None))
+        self._send(("answer", question, None))
 
-    def _on_carrying(self, message: Message) -> None:
-        self._send(("answer", {} if self.engine is None else self.engine.carrying()))
+    def _on_carrying(self, message: Message, question: int) -> None:
+        self._send(("answer", question, {} if self.engine is None else self.engine.carrying()))
 
     def _on_forget(self, message: Message, carried: dict[str, Any]) -> None:
         if self.engine is not None:

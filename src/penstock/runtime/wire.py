@@ -117,6 +117,8 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        #: an other end that takes in nothing for so long counts as gone
+        self.patience_s = inf
         #: bytes that have come and belong to no message yet
         self._buffer = bytearray(_BUFFER_BYTES)
         self._start = self._end = 0
@@ -137,13 +139,14 @@ class Wire:
         size = sum(one.nbytes for one in views)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         parts = [memoryview(_PREFIX.pack(len(data), size, len(fds)) + data), *views]
-        flags = 0 if deadline == inf else socket.MSG_DONTWAIT
+        flags = 0 if deadline == self.patience_s == inf else socket.MSG_DONTWAIT
         while parts:
             try:
                 sent = self.sock.sendmsg(parts[:_MOST_PARTS], rights, flags)
             except BlockingIOError:
-                if not select.select([], [self.sock], [], max(deadline - perf_counter(), 0))[1]:
-                    raise Late from None
+                left_s = deadline - perf_counter()
+                if not _ready(self.sock, select.POLLOUT, min(left_s, self.patience_s)):
+                    raise (Late if left_s <= self.patience_s else Gone) from None
                 continue
             except OSError as exc:
                 raise Gone from exc
@@ -197,7 +200,7 @@ class Wire:
             try:
                 count = self._with_fds(memory, flags) if fds else self.sock.recv_into(memory, 0, flags)
             except BlockingIOError:
-                if not select.select([self.sock], [], [], max(deadline - perf_counter(), 0))[0]:
+                if not _ready(self.sock, select.POLLIN, deadline - perf_counter()):
                     raise Late from None
                 continue
             except OSError as exc:
@@ -221,3 +224,9 @@ class Wire:
 def _room_for_fds() -> int:
     # Not at import: Windows has no CMSG_SPACE.
     return socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
+
+
+def _ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
+    poll = select.poll()  # select.select takes no descriptor above 1023
+    poll.register(sock, event)
+    return bool(poll.poll(max(timeout_s, 0) * 1e3))
