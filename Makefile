@@ -10,9 +10,15 @@ MADE  := $(VENV)/.made-with-$(subst /,_,$(PYTHON))
 LIGHT := $(VENV)/.light
 FULL  := $(VENV)/.full
 
+SEED  := $(or $(PENSTOCK_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
+TIMES := $(or $(PENSTOCK_TIMES),20)
+
+# Tests start hundreds of interpreters; without bytecode each would compile penstock anew, which doubles its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test soak fuzz lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -21,9 +27,19 @@ demo: $(LIGHT)  ## see a pipeline run, with its diagnosis
 	$(BIN)/penstock demo
 
 # Two at a time, and then what must have the machine to itself. Exit status 5: ARGS chose nothing of that part.
-test: $(FULL)  ## all tests and doctests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone" $(ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m alone $(ARGS) || [ $$? -eq 5 ]
+test: $(FULL)  ## all tests and doctests but the long ones, always with the same random data
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not soak" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m "alone and not soak" $(ARGS) || [ $$? -eq 5 ]
+
+# Random data of these two is new in every run; PENSTOCK_SEED=... makes it that of another run again.
+soak: $(FULL)  ## long random runs and many kills
+	@echo "PENSTOCK_SEED=$(SEED)"
+	PENSTOCK_SEED=$(SEED) $(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)
+
+fuzz: $(FULL)  ## every test of random data, with PENSTOCK_TIMES (20) times the examples
+	@echo "PENSTOCK_SEED=$(SEED) PENSTOCK_TIMES=$(TIMES)"
+	PENSTOCK_SEED=$(SEED) PENSTOCK_TIMES=$(TIMES) $(BIN)/python -m pytest -n 2 --dist loadfile \
+		-m "(hypothesis or fuzz) and not soak" --timeout 3600 $(ARGS)
 
 lint: $(FULL)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -36,7 +52,7 @@ bench: $(FULL)  ## every benchmark, one at a time
 	done
 
 clean:  ## remove the venv, caches and builds
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .soak
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(MADE):

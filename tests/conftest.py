@@ -1,8 +1,14 @@
-"""Every test must end as it began: no thread, process, descriptor or shared memory left behind."""
+"""Every test must end as it began: no thread, process, descriptor or shared memory left behind.
 
+A failure of a random run (`make fuzz`, `make soak`) is kept in a file, with the command that runs it again.
+"""
+
+import re
+import signal
 from collections.abc import Iterator
 
 import pytest
+from tests.random_examples import KEPT, SEED, TIMES
 
 from penstock.executors import servers
 from penstock.executors.startup import keep_warm
@@ -11,12 +17,30 @@ from penstock.testing.leaks import leaks_since, snapshot
 _failed = pytest.StashKey[bool]()
 
 
+def pytest_configure() -> None:
+    # A shell starts `make test &` with interrupts ignored, and so would be all processes that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
     report = yield
     if report.failed:
         item.stash[_failed] = True
+        if SEED is not None:
+            _keep(item, report)
     return report
+
+
+def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Write a failure of a random run to a file, and say how it is run again."""
+    target = "soak" if item.get_closest_marker("soak") else "fuzz"
+    command = f"PENSTOCK_SEED={SEED} PENSTOCK_TIMES={TIMES} make {target} ARGS='{item.nodeid}'"
+    KEPT.mkdir(exist_ok=True)
+    path = KEPT / (re.sub(r"\W+", "-", item.nodeid)[-150:] + f"-{SEED}.txt")
+    path.write_text(f"{command}\n\n{report.longreprtext}\n")
+    report.sections.append(("random data", f"run again: {command}\nkept in: {path}"))
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +61,7 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     # Autouse comes first and so is torn down last: what a test's own fixtures close is closed by then.
     before = snapshot()
     yield
+    # A long grace costs nothing where nothing leaks, and threads take their time on a busy machine.
     # The traceback of a failed test keeps its objects alive; a second error would only hide the first.
-    if not request.node.stash.get(_failed, False) and (found := leaks_since(before)):
+    if not request.node.stash.get(_failed, False) and (found := leaks_since(before, grace_s=30)):
         pytest.fail("left behind:\n  " + "\n  ".join(found), pytrace=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.cases import F, for_each
 
 from penstock import Pipeline
 
@@ -69,9 +70,9 @@ PROCESSES = [TWO_PROCESSES, DEFAULTED_PROCESSES]
 FEW_THREADS = [INLINE, BACKGROUND, SEVEN]
 
 
-def with_layouts(*layouts: Layout) -> pytest.MarkDecorator:
-    """A test with a `layout` argument, once per layout."""
-    return pytest.mark.parametrize("layout", layouts, ids=str)
+def with_layouts(*layouts: Layout) -> Callable[[F], F]:
+    """A test with a `layout` argument goes through these layouts."""
+    return for_each("layout", layouts)
 
 
 any_layout = with_layouts(*THREADS, ASYNC, *PROCESSES)

@@ -1,17 +1,46 @@
-"""How tests of random pipelines are run."""
+"""How tests of random data are run, so that whatever fails can be run again.
+
+`make test` draws the same examples in every run. `make fuzz` and `make soak` draw others each time, and more of
+them, all from one seed, which is printed at the start and with each failure: with PENSTOCK_SEED they are the same.
+"""
 
 import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
+#: None: the examples of `make test`
+SEED = int(os.environ["PENSTOCK_SEED"]) if os.environ.get("PENSTOCK_SEED") else None
+#: how many times as many examples as in `make test`
+TIMES = int(os.environ.get("PENSTOCK_TIMES") or 1)
+#: where failures of random runs are kept
+KEPT = Path(__file__).parents[1] / ".soak"
 
 
-def examples(count):
-    """So many random examples. Without shrinking: chains are short, and a race would not come again anyway."""
-    return settings(
-        max_examples=count,
+def examples(count: int, shrink: bool = True) -> Callable[[Any], Any]:
+    """Settings of Hypothesis for `count` examples.
+
+    Without shrinking where it would only repeat a long run: chains are short, and a race may not come again.
+    """
+    # Here, since worker processes import test modules, and with them this one.
+    from hypothesis import HealthCheck, Phase, seed, settings
+
+    phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
+    chosen = settings(
+        max_examples=count * TIMES,
         deadline=None,
-        derandomize=bool(os.environ.get("CI")),
+        derandomize=SEED is None,
         database=None,
-        phases=[Phase.generate],
+        phases=phases,
+        print_blob=True,
         suppress_health_check=list(HealthCheck),
     )
+    return chosen if SEED is None else lambda test: seed(SEED)(chosen(test))
+
+
+def seeds(count: int) -> list[int]:
+    """Seeds of random cases: 0, 1, 2 … in `make test`, others in every random run."""
+    if SEED is None:
+        return list(range(count))
+    return random.Random(SEED).sample(range(10**6), count * TIMES)

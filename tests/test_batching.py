@@ -5,6 +5,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import INLINE, any_workers, few_layouts, plain, until_error
 
 import penstock as ps
@@ -97,8 +98,8 @@ def test_a_batch_of_one_keeps_the_axis():
 # ---------------------------------------------------------------------- what is stacked
 
 
-@pytest.mark.parametrize(
-    ("samples", "dtype"),
+@for_each(
+    "samples, dtype",
     [
         ([True, False], "bool"),
         ([1, 2], "int64"),
@@ -120,7 +121,6 @@ def test_a_batch_of_one_keeps_the_axis():
         ([[True, False], [True, True]], "bool"),
         ([[[1.5], [2.5]], [[3.5], [4.5]]], "float64"),
     ],
-    ids=lambda value: str(value)[:30],
 )
 def test_the_dtype_is_kept(samples, dtype):
     batch = one_batch(samples)
@@ -130,21 +130,19 @@ def test_the_dtype_is_kept(samples, dtype):
     assert plain(batch) == plain(list(samples))
 
 
-@pytest.mark.parametrize(
-    "samples", [[2**70, 1], [2**63, -1], [-(2**64), 0], [[2**70], [1]]], ids=["2**70", "2**63", "-2**64", "list"]
-)
+@for_each("samples", [[2**70, 1], [2**63, -1], [-(2**64), 0], [[2**70], [1]]])
 def test_integers_beyond_64_bits_stay_exact_in_a_list(samples):
     batch = one_batch(samples)
     assert isinstance(batch, list)
     assert batch == samples
 
 
-@pytest.mark.parametrize("samples", [[[2**63 + 1], [1]], [[2**53 + 1], [2**63]], [2**63 + 1, 1]], ids=str)
+@for_each("samples", [[[2**63 + 1], [1]], [[2**53 + 1], [2**63]], [2**63 + 1, 1]])
 def test_integers_are_never_rounded(samples):
     assert plain(one_batch(samples)) == samples
 
 
-@pytest.mark.parametrize(
+@for_each(
     "samples",
     [
         ["a", "bc"],
@@ -156,7 +154,6 @@ def test_integers_are_never_rounded(samples):
         ["a", 1],
         [range(2), range(2)],
     ],
-    ids=str,
 )
 def test_strings_bytes_none_and_objects_go_into_a_list(samples):
     batch = one_batch(samples)
@@ -214,7 +211,7 @@ def wav(number):
 
 
 @any_workers
-@pytest.mark.parametrize("size", [5, 16, 100])
+@for_each("size", [5, 16, 100])
 def test_ragged_samples_are_an_error_that_says_which_and_what_to_do(layout, size):
     pipeline = ps.from_sequence(range(600, 900)).map(wav, **layout.place).batch(size)
     with pytest.raises(ps.RaggedBatch) as caught:
@@ -247,24 +244,22 @@ def test_the_sample_is_named_by_its_number_in_the_source(layout):
         layout.run(pipeline.batch(30))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "samples",
     [
         [{"a": {"b": [1, 2]}}, {"a": {"b": [1]}}],
         [{"a": {"b": np.zeros(2)}}, {"a": {"b": np.zeros((2, 2))}}],
         [{"a": {"b": 1}}, {"a": {"b": np.zeros(2)}}],
     ],
-    ids=["lists", "ranks", "number and array"],
 )
 def test_nested_fields_are_named_by_their_path(samples):
     with pytest.raises(ps.RaggedBatch, match=r"field 'a\.b'"):
         one_batch(samples)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "samples",
     [[{"x": 1}, {"y": 1}], [{"x": 1}, {"x": 1, "y": 2}], [(1, 2), (1, 2, 3)], [{"x": 1}, 5]],
-    ids=str,
 )
 def test_samples_with_other_fields_are_an_error_that_says_which(samples):
     with pytest.raises(ps.RaggedBatch, match="sample 1"):
@@ -401,9 +396,7 @@ def test_collate_over_arrays_gets_rows():
 # ---------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("size", "said"), [(0, "at least 1"), (-3, "at least 1"), (True, "number"), (2.5, "number"), ("x", "number")]
-)
+@for_each("size, said", [(0, "at least 1"), (-3, "at least 1"), (True, "number"), (2.5, "number"), ("x", "number")])
 def test_a_size_that_is_no_count_is_refused(size, said):
     with pytest.raises(ps.PlanError, match=said):
         ps.from_sequence([1]).batch(size)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import (
     BACKGROUND,
     INLINE,
@@ -71,7 +72,7 @@ def test_ops_behind_it_run_in_every_epoch(layout, counted):
 
 
 @any_workers
-@pytest.mark.parametrize("where", ["before", "behind", "both"])
+@for_each("where", ["before", "behind", "both"])
 def test_a_shuffle_still_gives_a_new_order_every_epoch(layout, where, counted):
     fn = counted()
     pipeline = ps.from_sequence(range(50))
@@ -269,7 +270,7 @@ def test_a_cache_without_room_is_no_cache(counted):
     assert set(fn.calls.values()) == {2}
 
 
-@pytest.mark.parametrize("size", [-1, 1.5, "big", True])
+@for_each("size", [-1, 1.5, "big", True])
 def test_a_size_that_is_no_number_of_bytes_is_refused(size):
     with pytest.raises(ps.PlanError, match="max_bytes"):
         ps.from_sequence([1]).cache(max_bytes=size)

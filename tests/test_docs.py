@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock import ops, testing
@@ -71,7 +72,7 @@ def run_doctest(block, page, names):
 # ---------------------------------------------------------------------- examples
 
 
-@pytest.mark.parametrize("page", RUN, ids=name)
+@for_each("page", RUN)
 def test_the_examples_of_a_page_run_in_their_order(page):
     names = {"__name__": "train"}
     for block in blocks(page):
@@ -81,7 +82,7 @@ def test_the_examples_of_a_page_run_in_their_order(page):
             run_doctest(block, page, names)
 
 
-@pytest.mark.parametrize("page", RUN, ids=name)
+@for_each("page", RUN)
 def test_a_block_that_looks_like_python_is_run(page):
     for block in blocks(page):
         if block.kind not in ("python", "pycon"):
@@ -97,7 +98,7 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in _HEADING.findall(prose(page))}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@for_each("page", PAGES)
 def test_every_relative_link_leads_somewhere(page):
     for link in _LINK.findall(prose(page)):
         if re.match(r"[a-z]+:", link):
@@ -127,22 +128,22 @@ def keywords(function):
     return [one.name for one in inspect.signature(function).parameters.values() if one.kind is one.KEYWORD_ONLY]
 
 
-@pytest.mark.parametrize("public", ps.__all__)
+@for_each("public", ps.__all__)
 def test_the_api_page_names_every_public_name(public):
     assert re.search(rf"`ps\.{public}\b", API)
 
 
-@pytest.mark.parametrize("member", [*public_members(ps.Pipeline), *public_members(ps.Loader)])
+@for_each("member", [*public_members(ps.Pipeline), *public_members(ps.Loader)])
 def test_the_api_page_names_every_method(member):
     assert re.search(rf"`\.{member}\b", API)
 
 
-@pytest.mark.parametrize("argument", [*keywords(ps.Pipeline.map), *keywords(ps.Pipeline.loader)])
+@for_each("argument", [*keywords(ps.Pipeline.map), *keywords(ps.Pipeline.loader)])
 def test_the_api_page_names_every_argument_of_map_and_of_loader(argument):
     assert f"`{argument}=" in API
 
 
-@pytest.mark.parametrize("public", [*ops.__all__, *testing.__all__])
+@for_each("public", [*ops.__all__, *testing.__all__])
 def test_the_api_page_names_every_op_and_every_check(public):
     assert re.search(rf"`{public}\b", API)
 

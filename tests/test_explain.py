@@ -4,7 +4,7 @@ import json
 import re
 
 import numpy as np
-import pytest
+from tests.cases import for_each
 
 import penstock as ps
 
@@ -70,8 +70,8 @@ def test_nothing_placed_is_one_background_thread():
     assert (stage["on"], stage["workers"]) == ("thread", 1)
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "reason"),
+@for_each(
+    "pipeline, reason",
     [
         (ps.from_sequence([1]).map(decode, workers=2).map(augment, workers=3), "has a place of its own"),
         (ps.from_sequence([1]).map(fetch, workers=2).map(augment), "would block the event loop"),
@@ -85,7 +85,6 @@ def test_nothing_placed_is_one_background_thread():
         (ps.from_iterable(list).map(decode), "one worker at a time"),
         (ps.from_sequence([1]).flat_map(range, interleave=3), "alternate"),
     ],
-    ids=lambda value: repr(value)[:50],
 )
 def test_it_says_what_was_fused_or_not_and_why(pipeline, reason):
     explanation = pipeline.explain()
@@ -108,14 +107,13 @@ def test_it_lists_later_ops_that_depend_on_an_order_that_is_not_kept():
     assert any("batch(2) depends on the order" in note for note in pipeline.explain().to_dict()["notes"])
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "length", "said"),
+@for_each(
+    "pipeline, length, said",
     [
         (ps.from_sequence(range(9)).batch(2), 5, "5 per epoch"),
         (ps.from_sequence(range(9)).filter(decode), None, "not known before the run"),
         (ps.from_sequence(range(9)).repeat(), "endless", "endless"),
     ],
-    ids=["known", "unknown", "endless"],
 )
 def test_it_tells_the_length(pipeline, length, said):
     assert pipeline.explain().to_dict()["length"] == length
@@ -138,7 +136,7 @@ def test_several_pipelines_in_one_are_a_tree():
     assert "zip of 2" in str(pipeline.explain())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pipeline",
     [
         ps.from_sequence(range(9)).shuffle().map(decode, workers=4).batch(np.int64(2)).prefetch(3),
@@ -147,7 +145,6 @@ def test_several_pipelines_in_one_are_a_tree():
         ps.concat(ps.from_sequence([1]).repeat(), ps.fake(((2,), "uint8"), 3)).epoch(4).cache(max_bytes=10),
         ps.from_sequence(range(9)).repeat().map(fetch).unbatch().tap(print),
     ],
-    ids=lambda value: repr(value)[:40],
 )
 def test_it_can_be_written_as_json(pipeline):
     data = json.loads(json.dumps(pipeline.explain().to_dict()))

@@ -6,21 +6,18 @@ import threading
 
 import numpy as np
 import pytest
-from tests.helpers import ASYNC, BACKGROUND, INLINE, SEVEN, any_layout, any_workers, few_layouts, named, until_error
+from tests.cases import for_each
+from tests.helpers import ASYNC, BACKGROUND, INLINE, SEVEN, any_layout, any_workers, few_layouts, until_error
 
 import penstock as ps
-
-pytestmark = pytest.mark.timeout(20)
-
 
 # ---------------------------------------------------------------------- samples
 
 
 @any_layout
-@pytest.mark.parametrize(
+@for_each(
     "source",
     [ps.from_sequence([]), ps.from_iterable(list), ps.from_arrays(np.zeros((0, 3))), ps.fake(((2,), "uint8"), 0)],
-    ids=["sequence", "iterable", "arrays", "fake"],
 )
 def test_an_empty_source_ends_cleanly(layout, source):
     fn = layout.fn(lambda x: x)
@@ -45,9 +42,7 @@ def test_none_is_a_sample_like_any_other(layout):
 
 
 @any_workers
-@pytest.mark.parametrize(
-    "sample", [StopIteration(), ps.Skip("as a value"), ValueError, (), {}, "", NotImplemented, ...], ids=named
-)
+@for_each("sample", [StopIteration(), ps.Skip("as a value"), ValueError, (), {}, "", NotImplemented, ...])
 def test_odd_values_are_samples_like_any_other(layout, sample):
     pipeline = ps.from_sequence([sample] * 3).map(lambda x: x, **layout.place).batch(2, collate=list)
     # Exceptions are equal only to themselves, and to no copy that comes from another process.
@@ -87,15 +82,15 @@ def test_samples_are_never_compared_or_asked_for_their_truth(layout):
 # ---------------------------------------------------------------------- workers and places
 
 
-@pytest.mark.parametrize("workers", [1, 64])
-@pytest.mark.parametrize("n", [0, 1, 3, 200])
+@for_each("workers", [1, 64])
+@for_each("n", [0, 1, 3, 200])
 def test_one_worker_and_64_give_the_same(workers, n):
     assert list(ps.from_sequence(range(n)).map(str, workers=workers).batch(7, collate=list).unbatch()) == list(
         map(str, range(n))
     )
 
 
-@pytest.mark.parametrize("workers", [0, -1, "many", True, False, 2.5, [4]], ids=named)
+@for_each("workers", [0, -1, "many", True, False, 2.5, [4]])
 def test_workers_that_are_no_number_are_refused_where_they_are_written(workers):
     with pytest.raises(ps.PlanError, match="workers"):
         ps.from_sequence([1]).map(str, workers=workers)
@@ -103,14 +98,14 @@ def test_workers_that_are_no_number_are_refused_where_they_are_written(workers):
         ps.Threads(workers)
 
 
-@pytest.mark.parametrize("workers", [0, -1, "many", True], ids=named)
-@pytest.mark.parametrize("place", [{}, {"workers": 2}], ids=["unplaced", "placed"])
+@for_each("workers", [0, -1, "many", True])
+@for_each("place", [{}, {"workers": 2}])
 def test_workers_of_the_loader_that_are_no_number_are_refused(workers, place):
     with pytest.raises(ps.PlanError, match="workers"):
         ps.from_sequence([1]).map(str, **place).loader(workers=workers)
 
 
-@pytest.mark.parametrize("on", ["thraed", "", 5, ps.Threads, ["thread"]], ids=named)
+@for_each("on", ["thraed", "", 5, ps.Threads, ["thread"]])
 def test_a_place_that_does_not_exist_is_refused(on):
     with pytest.raises(ps.PlanError):
         list(ps.from_sequence([1]).map(str, on=on))
@@ -128,7 +123,7 @@ def test_a_pool_of_auto_size_works():
 
 
 @any_layout
-@pytest.mark.parametrize("fn", [lambda: 0, lambda a, b: 0, lambda *, key: 0], ids=["none", "two", "keyword"])
+@for_each("fn", [lambda: 0, lambda a, b: 0, lambda *, key: 0])
 def test_wrong_arity_is_a_type_error_that_arrives(layout, fn):
     pipeline = ps.from_sequence(range(50)).map(layout.fn(fn), **layout.place)
     with pytest.raises(TypeError) as caught:
@@ -137,22 +132,22 @@ def test_wrong_arity_is_a_type_error_that_arrives(layout, fn):
 
 
 @any_workers
-@pytest.mark.parametrize("arguments", [{"rng": True}, {"info": True}, {"star": True}], ids=str)
+@for_each("arguments", [{"rng": True}, {"info": True}, {"star": True}])
 def test_arguments_the_function_does_not_take_are_a_type_error(layout, arguments):
     for op in ("map", "filter", "flat_map", "tap"):
         with pytest.raises(TypeError):
             layout.run(getattr(ps.from_sequence([1, 2]), op)(lambda x: [x], **arguments, **layout.place))
 
 
-@pytest.mark.parametrize("fn", [5, None, "str", object(), b"abc", {1, 2}], ids=named)
-@pytest.mark.parametrize("op", ["map", "filter", "flat_map", "tap"])
+@for_each("fn", [5, None, "str", object(), b"abc", {1, 2}])
+@for_each("op", ["map", "filter", "flat_map", "tap"])
 def test_what_cannot_be_called_is_refused_where_it_is_written(op, fn):
     with pytest.raises(ps.PlanError, match="function"):
         getattr(ps.from_sequence([1]), op)(fn)
 
 
 @any_layout
-@pytest.mark.parametrize("bad", [0, 7, 49])
+@for_each("bad", [0, 7, 49])
 def test_a_function_that_raises_stop_iteration_is_an_error_not_the_end(layout, bad):
     def stops(x):
         if x == bad:
@@ -176,7 +171,7 @@ def test_a_function_that_raises_stop_iteration_may_be_skipped(layout):
 
 
 @few_layouts
-@pytest.mark.parametrize("op", ["filter", "flat_map", "tap"])
+@for_each("op", ["filter", "flat_map", "tap"])
 def test_stop_iteration_in_other_ops_is_an_error_too(layout, op):
     def stops(x):
         if x == 7:
@@ -238,8 +233,8 @@ def raising(make):
 
 
 @any_layout
-@pytest.mark.parametrize(
-    ("make", "kind"),
+@for_each(
+    "make, kind",
     [
         (lambda: OwnError("a.jpg", code=7), OwnError),
         (lambda: FrozenError(7), FrozenError),
@@ -254,7 +249,6 @@ def raising(make):
         (lambda: TimeoutError(7), TimeoutError),
         (lambda: ps.StageTimeout("7"), ps.StageTimeout),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_the_users_exception_is_the_users_exception(layout, make, kind):
     pipeline = ps.from_sequence(range(50)).map(layout.fn(raising(make)), **layout.place)
@@ -274,7 +268,7 @@ def test_the_users_exception_is_the_users_exception(layout, make, kind):
 
 
 @any_layout
-@pytest.mark.parametrize("make", [lambda: OwnError("a", code=1), lambda: FrozenError(1), lambda: SlottedError(1)])
+@for_each("make", [lambda: OwnError("a", code=1), lambda: FrozenError(1), lambda: SlottedError(1)])
 def test_odd_exceptions_are_skipped_and_recorded_like_others(layout, make):
     pipeline = ps.from_sequence(range(20)).map(layout.fn(raising(make)), on_error="skip", **layout.place)
     with pipeline.loader(epochs=1, **layout.loader) as loader:
@@ -284,8 +278,8 @@ def test_odd_exceptions_are_skipped_and_recorded_like_others(layout, make):
 
 
 @any_layout
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-@pytest.mark.parametrize("on_error", ["skip", ps.Retry(3, 0)], ids=str)
+@for_each("kind", [SystemExit, KeyboardInterrupt])
+@for_each("on_error", ["skip", ps.Retry(3, 0)])
 def test_an_exit_is_never_skipped_or_tried_again(layout, kind, on_error, tmp_path):
     def leave(x):
         with open(tmp_path / "calls", "a") as file:
@@ -296,9 +290,10 @@ def test_an_exit_is_never_skipped_or_tried_again(layout, kind, on_error, tmp_pat
     with pytest.raises(kind), pipeline.loader(epochs=1, **layout.loader) as loader:
         list(loader)
     assert (tmp_path / "calls").read_text() == "called "
+    (tmp_path / "calls").unlink()
 
 
-@pytest.mark.parametrize("layout", [INLINE, BACKGROUND, ASYNC], ids=str)
+@for_each("layout", [INLINE, BACKGROUND, ASYNC])
 def test_a_coroutine_that_was_cancelled_inside_is_an_error_not_a_hang(layout):
     async def cancelled(x):
         if x == 3:
@@ -359,8 +354,8 @@ class Rows(Stream):
 
 
 @any_layout
-@pytest.mark.parametrize("bad", [0, 5, 29])
-@pytest.mark.parametrize("make", [lambda: OwnError("disk", code=5), lambda: OSError("disk")], ids=["own", "os"])
+@for_each("bad", [0, 5, 29])
+@for_each("make", [lambda: OwnError("disk", code=5), lambda: OSError("disk")])
 def test_a_source_that_fails_gives_what_came_before_then_its_error(layout, bad, make):
     for source in (ps.from_iterable(Stream(30, bad, make)), ps.from_sequence(Rows(30, bad, make))):
         with source.map(layout.fn(lambda x: x), **layout.place).loader(**layout.loader) as loader:
@@ -370,7 +365,7 @@ def test_a_source_that_fails_gives_what_came_before_then_its_error(layout, bad, 
 
 
 @any_layout
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+@for_each("kind", [SystemExit, KeyboardInterrupt])
 def test_an_exit_in_a_source_arrives(layout, kind):
     for source in (ps.from_iterable(Stream(30, 19, kind)), ps.from_sequence(Rows(30, 19, kind))):
         with source.map(layout.fn(lambda x: x), **layout.place).loader(**layout.loader) as loader:

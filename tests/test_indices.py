@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock import indices
@@ -22,9 +23,9 @@ def assert_divides(parts, n):
 # ---------------------------------------------------------------------- split
 
 
-@pytest.mark.parametrize("labelled", [False, True])
-@pytest.mark.parametrize("n", [0, 1, 2, 7, 100, 1001])
-@pytest.mark.parametrize("fractions", [[1], [0.9, 0.1], [1 / 3] * 3, [0.5, 0, 0.5], [0.1] * 10])
+@for_each("labelled", [False, True])
+@for_each("n", [0, 1, 2, 7, 100, 1001])
+@for_each("fractions", [[1], [0.9, 0.1], [1 / 3] * 3, [0.5, 0, 0.5], [0.1] * 10])
 def test_parts_share_no_sample_leave_none_out_and_are_less_than_one_off_their_size(n, fractions, labelled):
     labels = [number % 7 for number in range(n)] if labelled else None
     parts = indices.split(n, fractions, seed=2, labels=labels)
@@ -51,7 +52,7 @@ def test_seeds_divide_differently():
     assert len({tuple(indices.split(100, [0.5, 0.5], seed=seed)[0]) for seed in range(20)}) == 20
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fractions", [[0.5, 0.6], [0.9], [], [-0.5, 1.5], [float("nan"), 1], "ab", 0.5, None, [None, 1], [0.5, "x"]]
 )
 def test_fractions_that_are_none_are_refused(fractions):
@@ -59,7 +60,7 @@ def test_fractions_that_are_none_are_refused(fractions):
         indices.split(10, fractions)
 
 
-@pytest.mark.parametrize("scheme", ["split", "k_fold"])
+@for_each("scheme", ["split", "k_fold"])
 def test_labels_of_another_number_are_refused_with_both_numbers(scheme):
     with pytest.raises(ps.PlanError, match=f"{scheme}: .* 9 labels for 10 samples"):
         getattr(indices, scheme)(10, *([[0.5, 0.5]] if scheme == "split" else [2]), labels=[1] * 9)
@@ -68,10 +69,8 @@ def test_labels_of_another_number_are_refused_with_both_numbers(scheme):
 # ---------------------------------------------------------------------- k-fold
 
 
-@pytest.mark.parametrize(
-    ("n", "k", "sizes"), [(10, 3, [3, 3, 4]), (10, 5, [2] * 5), (11, 4, [2, 3, 3, 3]), (2, 2, [1, 1])]
-)
-@pytest.mark.parametrize("seed", [None, 0, 7])
+@for_each("n, k, sizes", [(10, 3, [3, 3, 4]), (10, 5, [2] * 5), (11, 4, [2, 3, 3, 3]), (2, 2, [1, 1])])
+@for_each("seed", [None, 0, 7])
 def test_every_sample_is_tested_once_and_trained_on_otherwise(n, k, sizes, seed):
     folds = indices.k_fold(n, k, seed=seed)
     assert [len(test) for _, test in folds] == sizes
@@ -84,8 +83,8 @@ def test_without_a_seed_folds_are_consecutive():
     assert [test.tolist() for _, test in indices.k_fold(10, 3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
 
 
-@pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("counts", [[30, 20, 10], [7, 5, 3, 1], [1] * 10])
+@for_each("seed", [None, 3])
+@for_each("counts", [[30, 20, 10], [7, 5, 3, 1], [1] * 10])
 def test_folds_with_labels_have_every_class_as_evenly_as_it_goes(counts, seed):
     labels = np.repeat(np.arange(len(counts)), counts)
     folds = indices.k_fold(len(labels), 3, seed=seed, labels=labels)
@@ -97,7 +96,7 @@ def test_folds_with_labels_have_every_class_as_evenly_as_it_goes(counts, seed):
         assert {np.count_nonzero(labels[test] == label) for _, test in folds} <= {count // 3, -(-count // 3)}
 
 
-@pytest.mark.parametrize(("n", "k"), [(10, 1), (10, 0), (3, 4), (0, 2), (10, 2.5), (-1, 2)])
+@for_each("n, k", [(10, 1), (10, 0), (3, 4), (0, 2), (10, 2.5), (-1, 2)])
 def test_folds_that_cannot_be_are_refused(n, k):
     with pytest.raises(ps.PlanError, match="k_fold"):
         indices.k_fold(n, k)
@@ -106,7 +105,7 @@ def test_folds_that_cannot_be_are_refused(n, k):
 # ---------------------------------------------------------------------- complement
 
 
-@pytest.mark.parametrize("chosen", [[], [3, 0], [0, 0, 4], range(5), {2, 1}, np.array([1], dtype=np.uint8)])
+@for_each("chosen", [[], [3, 0], [0, 0, 4], range(5), {2, 1}, np.array([1], dtype=np.uint8)])
 def test_a_subset_and_its_complement_are_disjoint_and_complete(chosen):
     left = indices.complement(chosen, 5)
     assert set(left.tolist()) == set(range(5)) - set(map(int, chosen))
@@ -117,7 +116,7 @@ def test_a_generator_of_indices_will_do():
     assert indices.complement((2 * i for i in range(3)), 6).tolist() == [1, 3, 5]
 
 
-@pytest.mark.parametrize("chosen", [[5], [-1], [0.5], [True], ["a"], [[1], [2]], [[1], [2, 3]], None, 3])
+@for_each("chosen", [[5], [-1], [0.5], [True], ["a"], [[1], [2]], [[1], [2, 3]], None, 3])
 def test_what_is_no_index_has_no_complement(chosen):
     with pytest.raises(ps.PlanError, match="complement"):
         indices.complement(chosen, 5)
@@ -126,7 +125,7 @@ def test_what_is_no_index_has_no_complement(chosen):
 # ---------------------------------------------------------------------- classes
 
 
-@pytest.mark.parametrize(
+@for_each(
     "labels",
     ["bab", ["b", "a", "b"], ("b", "a", "b"), np.array(["b", "a", "b"]), np.array(["b", "a", "b"], dtype=object)],
 )
@@ -157,8 +156,8 @@ def test_no_labels_are_no_classes():
     assert indices.class_lists(np.empty(0, dtype=int)) == {}
 
 
-@pytest.mark.parametrize(
-    ("labels", "why"),
+@for_each(
+    "labels, why",
     [
         (np.eye(3), "argmax"),
         ([[1], [2]], "unhashable"),
@@ -180,7 +179,7 @@ def test_lists_take_turns_until_they_end():
     assert indices.interleave([]).tolist() == indices.interleave([[], []]).tolist() == []
 
 
-@pytest.mark.parametrize("wrong", [[["a"]], [[0.5]], [3], [np.eye(2)]])
+@for_each("wrong", [[["a"]], [[0.5]], [3], [np.eye(2)]])
 def test_what_is_no_list_of_indices_takes_no_turns(wrong):
     with pytest.raises(ps.PlanError, match="interleave"):
         indices.interleave(wrong)

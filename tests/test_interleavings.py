@@ -2,7 +2,7 @@
 
 import itertools
 
-import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock.testing import interleave
@@ -93,7 +93,7 @@ def inline(make):
         return read(loader)
 
 
-@pytest.mark.parametrize("make", PIPELINES)
+@for_each("make", PIPELINES)
 def test_any_interleaving_gives_the_stream_of_the_inline_run(make):
     expected = inline(make)
     for seed in range(SEEDS):
@@ -101,7 +101,7 @@ def test_any_interleaving_gives_the_stream_of_the_inline_run(make):
             assert read(loader) == expected, f"seed {seed}"
 
 
-@pytest.mark.parametrize("make", [stages, varying, skips, a_stream, alternating])
+@for_each("make", [stages, varying, skips, a_stream, alternating])
 def test_any_interleaving_gives_the_same_stream_under_a_memory_bound(make):
     expected = inline(make)
     for seed in range(SEEDS // 2):
@@ -109,8 +109,8 @@ def test_any_interleaving_gives_the_same_stream_under_a_memory_bound(make):
             assert read(loader) == expected, f"seed {seed}"
 
 
-@pytest.mark.parametrize("kept", [1, 3])
-@pytest.mark.parametrize("make", [stages, varying, alternating])
+@for_each("kept", [1, 3])
+@for_each("make", [stages, varying, alternating])
 def test_any_interleaving_gives_the_same_stream_with_few_samples_kept_ready(make, kept):
     expected = inline(make)
     for seed in range(SEEDS):
@@ -118,7 +118,7 @@ def test_any_interleaving_gives_the_same_stream_with_few_samples_kept_ready(make
             assert read(loader) == expected, f"seed {seed}"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_a_pipeline_inside_a_function_on_the_same_pool_never_locks_it_up(workers):
     expected = inline(nested)
     for seed in range(SEEDS):
@@ -138,7 +138,7 @@ def test_two_loaders_on_one_pool_do_not_disturb_each_other():
         assert [second for _, second in pairs if second is not None] == batches, f"seed {seed}"
 
 
-@pytest.mark.parametrize("make", [stages, stages_of_one_pool, varying, a_stream])
+@for_each("make", [stages, stages_of_one_pool, varying, a_stream])
 def test_an_epoch_that_is_broken_off_anywhere_is_followed_by_a_whole_one(make):
     expected = inline(make)
     for seed in range(SEEDS):
@@ -148,7 +148,7 @@ def test_an_epoch_that_is_broken_off_anywhere_is_followed_by_a_whole_one(make):
             assert list(loader) == expected[1], f"seed {seed}"
 
 
-@pytest.mark.parametrize("make", PIPELINES)
+@for_each("make", PIPELINES)
 def test_closing_with_full_buffers_ends_all_workers(make):
     for seed in range(SEEDS // 2):
         with interleave(seed), make().loader() as loader:

@@ -8,7 +8,7 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.cases import for_each
 
 ROOT = Path(__file__).parent.parent / "src" / "penstock"
 
@@ -122,7 +122,7 @@ def imported_by(name):
     return {found for node in ast.walk(tree(name)) if id(node) not in skipped for found in imports(node)}
 
 
-@pytest.mark.parametrize("name", MODULES)
+@for_each("name", MODULES)
 def test_imports_go_downwards_only(name):
     number, subject = layer(name)
     for found in sorted(imported_by(name)):
@@ -131,7 +131,7 @@ def test_imports_go_downwards_only(name):
         assert below < number or inside, f"{name} imports {found}, which is not below it"
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if layer(name)[0] == CONCRETE])
+@for_each("name", [name for name in MODULES if layer(name)[0] == CONCRETE])
 def test_no_family_imports_another(name):
     """Concrete ops, sources and executors know the contracts and what is written for all, not each other."""
     assert not {found for found in imported_by(name) if layer(found)[0] >= CONCRETE}
@@ -155,7 +155,7 @@ def test_there_is_no_import_cycle():
         visit(name)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@for_each("name", MODULES)
 def test_no_function_imports_a_penstock_module(name):
     for node in ast.walk(tree(name)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -163,6 +163,6 @@ def test_no_function_imports_a_penstock_module(name):
             assert not found, f"{name}.{node.name} imports {', '.join(sorted(found))}"
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if not name.startswith("testing")])
+@for_each("name", [name for name in MODULES if not name.startswith("testing")])
 def test_nothing_outside_the_test_tools_imports_them(name):
     assert not {found for found in imported_by(name) if found.partition(".")[0] == "testing"}

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 
 LAYOUTS = [{"inline": True}, {}, {"workers": 4}]
-any_layout = pytest.mark.parametrize("layout", LAYOUTS)
+any_layout = for_each("layout", LAYOUTS)
 
 
 @any_layout
@@ -110,7 +111,7 @@ def test_an_epoch_that_close_cuts_short_does_not_look_whole():
                 loader.close()
 
 
-@pytest.mark.parametrize("workers", [None, 1, 2])
+@for_each("workers", [None, 1, 2])
 def test_the_epoch_an_op_is_in_does_not_depend_on_its_stage(workers):
     passes = (
         ps.from_sequence(range(3)).map(abs, workers=1).map(lambda x, info: info.epoch, info=True, workers=workers)
@@ -142,7 +143,7 @@ def test_a_dataclass_is_batched_as_it_is_and_not_made_again():
 # ---------------------------------------------------------------------- one kind of batch, whatever reads it
 
 
-@pytest.mark.parametrize("dtype", ["U2", "S2", object])
+@for_each("dtype", ["U2", "S2", object])
 def test_strings_and_objects_make_a_list_by_block_read_and_through_a_map(dtype):
     words = ps.from_arrays(np.array(["a", "bb", "c"], dtype=dtype)).shuffle()
     (direct,), (mapped,) = list(words.batch(3)), list(words.map(lambda word: word).batch(3))
@@ -160,10 +161,9 @@ def test_an_index_that_would_hide_a_field_is_refused():
         ps.from_arrays({"index": np.arange(3)}, with_index=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "kept",
     [np.zeros((2, 3)), [np.zeros(3)] * 2, [{"x": np.zeros(3)}] * 2, [(1, np.zeros(3))] * 2],
-    ids=["an array", "arrays", "dicts", "tuples"],
 )
 def test_what_a_sequence_keeps_cannot_be_written_to(kept):
     for sample in ps.from_sequence(kept):

@@ -4,6 +4,7 @@ import threading
 from itertools import count
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import INLINE, plain
 
 import penstock as ps
@@ -82,20 +83,19 @@ def test_an_index_of_a_failing_sample_raises_its_error():
     assert pipeline.peek(index=6) == [1.0]
 
 
-@pytest.mark.parametrize("index", [9, -1, 1000])
+@for_each("index", [9, -1, 1000])
 def test_an_index_that_is_not_there_is_refused(index):
     with pytest.raises(ps.PlanError, match=f"index {index}"):
         ps.from_sequence(range(9)).shuffle().peek(index=index)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pipeline",
     [
         ps.from_iterable(lambda: [1]),
         ps.zip(ps.from_sequence([1]), ps.from_sequence([2])),
         ps.concat(ps.from_sequence([1])),
     ],
-    ids=["stream", "zip", "concat"],
 )
 def test_an_index_needs_a_source_that_can_be_indexed(pipeline):
     with pytest.raises(ps.PlanError, match="indexed"):
@@ -119,7 +119,7 @@ def test_every_op_of_one_index():
     assert trail == [("from_sequence(range of 9)", 4), ("map(times_ten)", 40)]
 
 
-@pytest.mark.parametrize("n", [-1, True, 1.5, "one"])
+@for_each("n", [-1, True, 1.5, "one"])
 def test_what_is_no_count_is_refused(n):
     with pytest.raises(ps.PlanError, match="peek"):
         ps.from_sequence([1]).peek(n)

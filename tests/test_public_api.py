@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock import ops, testing
@@ -65,7 +66,7 @@ def _documentable(value):
     return callable(value) or isinstance(value, (property, classmethod, staticmethod))
 
 
-@pytest.mark.parametrize("module", [ps, ops, testing], ids=lambda module: module.__name__)
+@for_each("module", [ps, ops, testing])
 def test_all_names_exactly_what_is_public(module):
     assert set(module.__all__) - {"indices", "ops"} == public_names(module)
     assert list(module.__all__) == sorted(module.__all__, key=_as_ruff_sorts)
@@ -87,7 +88,7 @@ def test_the_package_does_not_import_its_own_test_tools():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ps.__all__)
+@for_each("name", ps.__all__)
 def test_every_public_thing_says_what_it_is_for(name):
     value = getattr(ps, name)
     assert inspect.getdoc(value), name
@@ -99,7 +100,7 @@ def test_every_public_thing_says_what_it_is_for(name):
             assert inspect.getdoc(function), f"{name}.{member}"
 
 
-@pytest.mark.parametrize("name", ops.__all__)
+@for_each("name", ops.__all__)
 def test_every_op_says_what_it_does(name):
     value = getattr(ops, name)
     assert value.__doc__
@@ -116,17 +117,17 @@ def test_every_op_has_a_method():
     assert concrete == set(OPS.values())
 
 
-@pytest.mark.parametrize("name", OPS)
+@for_each("name", OPS)
 def test_a_method_takes_what_its_op_takes(name):
     assert parameters(getattr(ps.Pipeline, name)) == parameters(OPS[name])
 
 
-@pytest.mark.parametrize("name", OPS)
+@for_each("name", OPS)
 def test_a_method_is_documented_as_its_op(name):
     assert getattr(ps.Pipeline, name).__doc__ == OPS[name].__doc__
 
 
-@pytest.mark.parametrize("name", OPS)
+@for_each("name", OPS)
 def test_an_op_is_called_what_its_method_is_called(name):
     assert OPS[name].verb == name
 
@@ -155,7 +156,7 @@ ARGUMENTS = {
 REQUIRED = {"bucket": ["size"], "pack": ["key"]}
 
 
-@pytest.mark.parametrize("name", OPS)
+@for_each("name", OPS)
 def test_a_method_hands_every_argument_to_its_op(name):
     args, options = ARGUMENTS[name]
     *implied, made = getattr(ps.from_sequence([1]), name)(*args, **options).ops
@@ -171,12 +172,12 @@ def test_help_shows_what_a_method_does_and_takes():
     assert "workers" in text
 
 
-@pytest.mark.parametrize("name", ["from_arrays", "from_iterable", "from_sequence", "fake", "zip", "concat", "mix"])
+@for_each("name", ["from_arrays", "from_iterable", "from_sequence", "fake", "zip", "concat", "mix"])
 def test_a_function_that_makes_a_pipeline_shows_an_example_that_runs(name):
     assert ">>> " in getattr(ps, name).__doc__
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="there is no API page yet")
-@pytest.mark.parametrize("name", [*ps.__all__, *(f".{name}" for name in [*OPS, *sorted(OTHER_METHODS)])])
+@for_each("name", [*ps.__all__, *(f".{name}" for name in [*OPS, *sorted(OTHER_METHODS)])])
 def test_the_api_page_mentions_every_public_name(name):
     assert name.lstrip(".") in PAGE.read_text()

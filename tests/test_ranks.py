@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import for_each
 from tests.random_examples import examples
 from tests.same_stream_functions import failing, keep, leaving_out, number, several, total
 
@@ -115,7 +116,7 @@ SOURCES = {
 }
 
 
-@examples(40)
+@examples(20)
 @given(
     st.sampled_from(sorted(SOURCES)),
     st.sampled_from(sorted(KEEPING)),
@@ -150,7 +151,7 @@ def strip(state):
     return {name: value for name, value in state.items() if name not in ("batch", "step")}
 
 
-@examples(60)
+@examples(30)
 @given(
     st.sampled_from(sorted(SOURCES)),
     st.sampled_from(sorted(VARYING)),
@@ -214,8 +215,8 @@ def test_uneven_parts_hold_each_sample_once():
     assert sorted(flat(first + second + third)) == list(range(23))
 
 
-@pytest.mark.parametrize("equal", ["drop", "wrap", "pad", False])
-@pytest.mark.parametrize("worlds", [(2, 4, 3), (1, 2), (3, 1), (5, 2)], ids=str)
+@for_each("equal", ["drop", "wrap", "pad", False])
+@for_each("worlds", [(2, 4, 3), (1, 2), (3, 1), (5, 2)])
 def test_equal_parts_stay_equal_when_the_number_of_ranks_changes(equal, worlds):
     def make(rank, world):
         return ps.from_sequence(range(61)).shuffle().shard(rank, world, equal=equal).batch(3)
@@ -298,7 +299,7 @@ def test_the_state_of_another_rank_is_refused():
         filtered(0, 3).loader(seed=SEED, state=states[0])
 
 
-@pytest.mark.parametrize("chosen", [(0,), (0, 0), (0, 1, 1), (0, 2)], ids=str)
+@for_each("chosen", [(0,), (0, 0), (0, 1, 1), (0, 2)])
 def test_an_incomplete_list_of_states_is_refused(chosen):
     states = run(filtered, 3, None, 2).states
     with pytest.raises(ps.StateMismatch, match="the states of all ranks are needed, each once"):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.cases import for_each
 from tests.random_examples import examples
 from tests.same_stream_functions import (
     drawing,
@@ -233,7 +234,7 @@ def arguments(layout: Layout, pipeline: Any) -> dict[str, Any]:
     """`layout` as arguments of a loader."""
     if layout.on == "inline":
         return {"inline": True}
-    return {"workers": layout.workers, "memory": fitting(pipeline, layout.memory), "timeout_s": 20}
+    return {"workers": layout.workers, "memory": fitting(pipeline, layout.memory), "timeout_s": 60}
 
 
 LAYOUTS = [
@@ -259,7 +260,7 @@ def runs(pipeline: Any) -> bool:
     return True
 
 
-@examples(60)
+@examples(20, shrink=False)
 @given(chains(), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS))
 def test_any_pipeline_is_resumed_exactly_behind_every_batch(chain, saved_on, restored_on):
     check_chain(chain, saved_on, restored_on)
@@ -279,7 +280,7 @@ def check_chain(chain, saved_on, restored_on):
         raise AssertionError(f"{chain!r}, saved {saved_on}, restored {restored_on}: {exc}") from None
 
 
-@examples(25)
+@examples(10, shrink=False)
 @given(chains())
 def test_any_pipeline_gives_the_same_stream_on_every_layout(chain):
     check_same(chain)
@@ -330,17 +331,15 @@ KNOWN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("restored_on", [{"workers": 1}, {"workers": 3}, {"inline": True}], ids=str)
+@for_each("name", KNOWN)
+@for_each("restored_on", [{"workers": 1}, {"workers": 3}, {"inline": True}])
 def test_what_has_gone_wrong_does_not_again(name, restored_on):
     check_resume(KNOWN[name](), seed=3, saved_on={"workers": 2}, restored_on=restored_on | {})
 
 
 @pytest.mark.usefixtures("warm_processes")
-@pytest.mark.parametrize(
-    "name", ["skips before a window, in a stage before the last", "losses at the end of a pass"]
-)
-@pytest.mark.parametrize("on", [{"on": "process", "workers": 2}, {"isolate": True}], ids=str)
+@for_each("name", ["skips before a window, in a stage before the last", "losses at the end of a pass"])
+@for_each("on", [{"on": "process", "workers": 2}, {"isolate": True}])
 def test_processes_resume_what_threads_have_saved_and_the_other_way_round(name, on):
     check_resume(KNOWN[name](), seed=3, every=5, saved_on=on)
     check_resume(KNOWN[name](), seed=3, every=5, restored_on=on)
@@ -358,7 +357,7 @@ def leaves(batch: Any) -> list[Any]:
     return batch.ravel().tolist() if isinstance(batch, np.ndarray) else [int(batch)]
 
 
-@examples(60)
+@examples(20, shrink=False)
 @given(chains(loose=True), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS))
 def test_where_the_order_is_not_kept_nothing_is_lost_or_doubled_by_a_resume(chain, saved_on, restored_on):
     check_loose(chain, saved_on, restored_on)

@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from tests.cases import for_each
+from tests.random_examples import seeds
 
 import penstock as ps
 
@@ -170,7 +172,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@for_each("case", CASES)
 def test_every_sample_once_though_what_failed_before_succeeds_now(case):
     weather = Weather()
     check(lambda: CASES[case](weather.hits), weather)
@@ -202,7 +204,8 @@ def random_pipeline(seed, fly):
     return data.batch(rng.randint(2, 4), collate=list)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.fuzz
+@for_each("seed", seeds(15))
 def test_random_pipelines_with_samples_that_fail_once(seed):
     weather = Weather()
     data = random_pipeline(seed, weather.hits)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.cases import for_each
 from tests.random_examples import examples
 from tests.same_stream_functions import (
     drawing,
@@ -362,7 +363,7 @@ def run(pipeline, layout, seed=3, cuts=(None,) * EPOCHS):
     if layout.on == "process":
         placement["on"] = "process"
     epochs = []
-    with pipeline.loader(seed=seed, memory=fitting(pipeline, layout.memory), timeout_s=10, **placement) as loader:
+    with pipeline.loader(seed=seed, memory=fitting(pipeline, layout.memory), timeout_s=60, **placement) as loader:
         for cut in cuts:
             samples = []
             try:
@@ -411,13 +412,13 @@ PROCESS_LAYOUTS = [
 ]
 
 
-@examples(40)
+@examples(15, shrink=False)
 @given(chains())
 def test_every_layout_gives_the_same_stream(chain):
     check_layouts(chain, LAYOUTS)
 
 
-@examples(40)
+@examples(10, shrink=False)
 @given(chains())
 def test_processes_give_the_same_stream(chain):
     check_layouts(chain, PROCESS_LAYOUTS)
@@ -435,7 +436,7 @@ def check_layouts(chain, layouts):
             assert lost == also_lost, layout
 
 
-@examples(25)
+@examples(8, shrink=False)
 @given(chains(), st.lists(st.sampled_from([None, None, 0, 1, 3]), min_size=3, max_size=4))
 def test_epochs_that_are_broken_off_give_the_same_everywhere(chain, cuts):
     expected, _ = run(chain.build(Layout()), Layout(), cuts=cuts)
@@ -445,7 +446,7 @@ def test_epochs_that_are_broken_off_give_the_same_everywhere(chain, cuts):
             assert_same(before, after, f"{chain!r} {layout}, cut at {cuts}, epoch {number_}")
 
 
-@examples(300)
+@examples(60, shrink=False)
 @given(chains(), st.sampled_from([Layout(), *LAYOUTS, *PROCESS_LAYOUTS]))
 def test_the_stream_is_that_of_plain_python(chain, layout):
     assume(chain.model is not None)
@@ -453,7 +454,7 @@ def test_the_stream_is_that_of_plain_python(chain, layout):
     assert [[plain(sample) for sample in samples] for samples in epochs] == modelled(chain)
 
 
-@examples(40)
+@examples(20, shrink=False)
 @given(chains(), st.integers(0, 1000))
 def test_a_sample_is_shuffled_and_drawn_for_anew_in_every_epoch_and_equally_in_every_run(chain, seed):
     assume("random" in chain.traits)
@@ -463,7 +464,7 @@ def test_a_sample_is_shuffled_and_drawn_for_anew_in_every_epoch_and_equally_in_e
         assert_same(before, after, repr(chain))
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS[::3], *PROCESS_LAYOUTS], ids=str)
+@for_each("layout", [*LAYOUTS[::3], *PROCESS_LAYOUTS])
 def test_a_global_shuffle_gives_every_sample_once_in_the_same_order_everywhere(layout):
     def build(one):
         return ps.from_sequence(range(500)).shuffle().map(**one.placed(number, own=True))

@@ -3,9 +3,10 @@
 from fractions import Fraction
 from itertools import pairwise
 
-import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.cases import for_each
+from tests.random_examples import examples
 
 from penstock.randomness import derive
 from penstock.turns import Shares, Turns, whole_weights
@@ -32,7 +33,7 @@ def sequence(turns, count):
     return [turns.advance() for _ in range(count)]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(weights, st.integers(0, 2**128 - 1), st.integers(1, 300))
 @example([1, 1.009], 0, 300)
 @example([0.5] + [0.005] * 11, 0, 300)
@@ -46,7 +47,7 @@ def test_after_every_turn_each_has_had_its_share_rounded_down_or_up(weights, key
             assert abs(one - weight * k / total) < 1
 
 
-@pytest.mark.parametrize("weights", [[1, 1], [1, 2, 3], [7, 3], [1] * 10, [1, 1.25]])
+@for_each("weights", [[1, 1], [1, 2, 3], [7, 3], [1] * 10, [1, 1.25]])
 def test_a_whole_round_is_exact(weights):
     whole = whole_weights([Fraction(str(w)) for w in weights])
     turns = made(weights)
@@ -66,8 +67,8 @@ def test_weights_of_any_size_are_exact():
     assert whole_weights([Fraction("1e-3"), Fraction(2)]) == [1, 2000]
 
 
-@pytest.mark.parametrize("weights", [[1, 1], [0.7, 0.3], [1, 1.009], [1, 1, 1, 1], [0.5, 0.25, 0.25]])
-@pytest.mark.parametrize("step", [2, 3, 4, 8, 10])
+@for_each("weights", [[1, 1], [0.7, 0.3], [1, 1.009], [1, 1, 1, 1], [0.5, 0.25, 0.25]])
+@for_each("step", [2, 3, 4, 8, 10])
 def test_what_is_taken_at_regular_steps_is_mixed_too(weights, step):
     had = sequence(made(weights), 8_000)
     for offset in range(step):
@@ -103,7 +104,7 @@ def test_peeking_changes_nothing():
         assert one.peek() == other.advance() == one.advance()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(weights, st.integers(0, 60), st.booleans())
 def test_it_goes_on_from_what_was_drawn_and_planned(weights, count, peeked):
     turns = made(weights)
@@ -125,7 +126,7 @@ def names(one, count):
     return [one.names[number] for number in one.draw(count, lambda number: count)]
 
 
-@pytest.mark.parametrize("running", [[0, 1, 2], [0, 2]])
+@for_each("running", [[0, 1, 2], [0, 2]])
 def test_shares_go_on_as_saved(running):
     for count in range(40):
         one, other = shares(a=1, b=2, c=3), shares(a=1, b=2, c=3)
@@ -145,7 +146,7 @@ def test_the_order_in_which_they_are_named_does_not_matter():
     assert names(other, 50) == names(one, 50)
 
 
-@pytest.mark.parametrize("changed", [{"a": 9, "b": 1}, {"a": 1, "c": 1}, {"a": 1, "b": 1, "c": 2}, {"b": 1}])
+@for_each("changed", [{"a": 9, "b": 1}, {"a": 1, "c": 1}, {"a": 1, "b": 1, "c": 2}, {"b": 1}])
 def test_other_names_or_weights_count_from_where_they_begin(changed):
     one, other = shares(a=1, b=1), shares(**changed)
     names(one, 1000)

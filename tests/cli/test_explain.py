@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cases import for_each
 
 TRAIN = """
 import penstock as ps
@@ -44,16 +45,16 @@ def explanation(project: Path) -> str:
     return str(namespace["data"].explain())  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("target", ["train:data", "train:make", "train:config.train"])
-def test_a_pipeline_is_found_by_its_name_or_made_by_a_function(cli, project, target):
-    done = cli("explain", target)
+@for_each("target", ["train:data", "train:make", "train:config.train"])
+def test_a_pipeline_is_found_by_its_name_or_made_by_a_function(cli_here, project, target):
+    done = cli_here("explain", target)
     assert (done.returncode, done.stderr) == (0, "")
     assert "double" in done.stdout
     assert done.stdout.rstrip("\n").count("\n") == explanation(project).rstrip("\n").count("\n")
 
 
-def test_a_function_whose_arguments_all_have_defaults_will_do(cli, project):
-    assert cli("explain", "train:make_with_default").returncode == 0
+def test_a_function_whose_arguments_all_have_defaults_will_do(cli_here, project):
+    assert cli_here("explain", "train:make_with_default").returncode == 0
 
 
 def test_json_is_the_explanation_as_a_program_reads_it(cli, project):
@@ -65,16 +66,16 @@ def test_json_is_the_explanation_as_a_program_reads_it(cli, project):
     assert done.stdout == json.dumps(found, indent=2) + "\n"
 
 
-def test_a_module_in_a_package_of_the_current_directory_is_found(cli, project):
+def test_a_module_in_a_package_of_the_current_directory_is_found(cli_here, project):
     package = project / "recipes"
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "vision.py").write_text(TRAIN)
-    assert cli("explain", "recipes.vision:data").returncode == 0
+    assert cli_here("explain", "recipes.vision:data").returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("target", "says"),
+@for_each(
+    "target, says",
     [
         ("train", ["expected module:name, got 'train'", "train:data"]),
         (":data", ["expected module:name"]),
@@ -91,8 +92,8 @@ def test_a_module_in_a_package_of_the_current_directory_is_found(cli, project):
         ("train:needs", ["train:needs needs the argument size"]),
     ],
 )
-def test_what_cannot_be_explained_ends_with_2_the_fact_and_the_next_step(cli, project, target, says):
-    done = cli("explain", target)
+def test_what_cannot_be_explained_ends_with_2_the_fact_and_the_next_step(cli_here, project, target, says):
+    done = cli_here("explain", target)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("penstock explain: ")
     assert done.stderr.count("\n") == 1
@@ -108,11 +109,11 @@ def test_an_exception_of_the_users_module_stays_the_users_exception(cli, project
     assert "No module named 'a_module_that_is_not_there'" in done.stderr
 
 
-def test_what_penstock_refuses_ends_with_1_and_its_message_alone(cli, project):
+def test_what_penstock_refuses_ends_with_1_and_its_message_alone(cli_here, project):
     (project / "refused.py").write_text(
         "import penstock as ps\ndef data():\n    return ps.from_sequence([1]).batch(0)\n"
     )
-    done = cli("explain", "refused:data")
+    done = cli_here("explain", "refused:data")
     assert done.returncode == 1
     assert done.stderr.startswith("penstock explain: ")
     assert "Traceback" not in done.stderr

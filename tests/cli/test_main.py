@@ -53,7 +53,9 @@ def test_help_does_not_wait_for_what_only_the_demo_needs(tmp_path):
         "found = {'PIL', 'penstock.cli.showcase.race'} & set(sys.modules)\n"
         "sys.exit(f'imported: {found}' if found else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=150
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -68,7 +70,7 @@ def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path):
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=30,
+            timeout=99,
         )
     finally:
         os.close(writer)

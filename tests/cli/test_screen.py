@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from tests.cases import for_each
 
 from penstock.cli.screen import Glyphs, Screen
 
@@ -22,20 +23,18 @@ def terminal(encoding: str = "utf-8") -> Terminal:
     return Terminal(io.BytesIO(), encoding=encoding)
 
 
-@pytest.mark.parametrize(("share", "bar"), [(0, "...."), (0.5, "##.."), (1, "####"), (2, "####"), (-1, "....")])
+@for_each("share, bar", [(0, "...."), (0.5, "##.."), (1, "####"), (2, "####"), (-1, "....")])
 def test_a_bar_fills_its_share_of_the_columns(share, bar):
     assert screen().bar(share, 4, "green") == bar
 
 
-@pytest.mark.parametrize("eighths", range(33))
+@for_each("eighths", range(33))
 def test_a_fine_bar_always_takes_the_same_columns(eighths):
     fine = Screen.of(terminal(), {"NO_COLOR": "1"})
     assert len(fine.bar(eighths / 32, 4, "green")) == 4
 
 
-@pytest.mark.parametrize(
-    "shares", [(0.2, 0.3, 0.5), (1 / 3, 1 / 3, 1 / 3), (1, 0, 0), (0.01, 0.98, 0.01), (0, 0, 0)]
-)
+@for_each("shares", [(0.2, 0.3, 0.5), (1 / 3, 1 / 3, 1 / 3), (1, 0, 0), (0.01, 0.98, 0.01), (0, 0, 0)])
 def test_stacked_shares_take_exactly_the_columns_of_the_bar(shares):
     parts = list(zip(shares, "#-.", ("green", "yellow", "blue"), strict=True))
     assert len(screen().stack(parts, 31)) == 31
@@ -51,8 +50,8 @@ def test_colours_are_escapes_only_on_a_live_screen():
     assert screen(live=False).paint("x", "green") == "x"
 
 
-@pytest.mark.parametrize(
-    ("environ", "live"),
+@for_each(
+    "environ, live",
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
 )
 def test_a_terminal_is_live_unless_its_user_says_otherwise(environ, live):

@@ -30,7 +30,7 @@ def quick(tmp_path_factory):
     """The lines that a quick run prints, and the plot that it writes."""
     plot = tmp_path_factory.mktemp("plot") / "accuracy.svg"
     command = [sys.executable, "-W", "error", str(EXAMPLE), "--quick", "--svg", str(plot)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines(), plot
 

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import in_threads
 from tests.runtime.helpers import SOON_S, run_script
 
@@ -193,7 +194,7 @@ def test_batches_of_slightly_different_size_share_blocks(blocks):
     assert blocks.stats()["blocks"] <= 3
 
 
-@pytest.mark.parametrize("nbytes", [1, 4097, 65_537, MB, BATCH_BYTES, 2**30 + 1])
+@for_each("nbytes", [1, 4097, 65_537, MB, BATCH_BYTES, 2**30 + 1])
 def test_at_most_an_eighth_of_a_block_is_unused(nbytes):
     assert nbytes <= module._size_for(nbytes) <= nbytes * 9 / 8 + mmap.PAGESIZE
 
@@ -686,7 +687,7 @@ used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.g
 """
 
 
-@pytest.mark.parametrize("limit", REFUSALS)
+@for_each("limit", REFUSALS)
 def test_memory_that_is_refused_is_an_error_with_a_next_step_and_no_signal(limit):
     setting, why = REFUSALS[limit]
     done = run_script(

@@ -25,8 +25,10 @@ from pathlib import Path
 import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import for_each
+from tests.random_examples import examples, seeds
 
 from penstock.errors import CodecError, LengthUnknown, PlanError, Skip, StageTimeout
 from penstock.memory import exceptions, tracebacks
@@ -67,7 +69,7 @@ def from_child(function, path=""):
         stdout=subprocess.PIPE,
         cwd=ROOT,
         env=environment,
-        timeout=50,
+        timeout=120,
         check=True,
     )
     return unpacked(run.stdout)
@@ -196,7 +198,7 @@ def test_slots_are_kept():
     assert (back.code, Slots.code.__get__(back), back.more, back.private()) == (1, 2, None, -1)
 
 
-@pytest.mark.parametrize("exc", [Data("p", 3), Frozen("p")], ids=["dataclass", "frozen"])
+@for_each("exc", [Data("p", 3), Frozen("p")])
 def test_dataclasses_arrive(exc):
     back = crossed(raised(lambda: (_ for _ in ()).throw(exc)))
     assert type(back) is type(exc)
@@ -246,7 +248,7 @@ def state(exc):
     return type(exc), repr(exc), str(exc), vars(exc), {name: getattr(exc, name, "unset") for name in names}
 
 
-@pytest.mark.parametrize("cls", BUILTINS, ids=lambda cls: cls.__name__)
+@for_each("cls", BUILTINS)
 def test_every_builtin_exception_arrives(cls):
     several = [SPECIAL[cls]] if cls in SPECIAL else [(), ("x",), ("x", 2)]
     for base, args in SPECIAL.items():
@@ -258,7 +260,7 @@ def test_every_builtin_exception_arrives(cls):
         assert state(crossed(exc)) == state(exc)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "exc",
     [
         OSError(2, "no file", "a", None, "b"),
@@ -277,7 +279,6 @@ def test_every_builtin_exception_arrives(cls):
         socket.gaierror(1, "x"),
         np.exceptions.AxisError(3, 2) if hasattr(np, "exceptions") else ValueError(),
     ],
-    ids=lambda exc: type(exc).__name__,
 )
 def test_exceptions_of_libraries_arrive(exc):
     assert state(crossed(exc)) == state(exc)
@@ -346,7 +347,7 @@ def test_cause_context_and_notes_are_kept():
     assert notes(back) == ["first", "second", "third"]
 
 
-@pytest.mark.parametrize("own", [["a", 1, None, "b"], ("a", "b"), "ab", 5, None])
+@for_each("own", [["a", 1, None, "b"], ("a", "b"), "ab", 5, None])
 def test_notes_that_are_no_strings_are_left_out(own):
     exc = ValueError()
     exc.__notes__ = own
@@ -365,7 +366,7 @@ def test_loops_stay_loops():
     assert back.__context__.others["x"] == back.args
 
 
-@pytest.mark.parametrize("name", ["__cause__", "__context__", "inner"])
+@for_each("name", ["__cause__", "__context__", "inner"])
 def test_long_chains_arrive_or_are_cut(name):
     def chain(length):
         last = None
@@ -535,7 +536,7 @@ def test_its_own_reduce_is_used_if_it_brings_what_ours_does_not():
     assert shown(back) == shown(exc)
 
 
-@pytest.mark.parametrize("cls", [Misleading, Broken])
+@for_each("cls", [Misleading, Broken])
 def test_its_own_reduce_is_not_used_if_it_does_not_bring_the_same(cls):
     back = crossed(cls("p"))
     assert (type(back), back.args) == (cls, ("p",))
@@ -627,7 +628,7 @@ def test_raised_again_it_shows_both_sides():
     assert names == ["raised", "throw", "raised", "outer"]
     run = subprocess.run(
         [sys.executable, "-c", f"from penstock.memory.exceptions import unpacked\nraise unpacked({packed(exc)!r})"],
-        stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=50,
+        stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=120,
     )  # fmt: skip
     ours = shown(exc).splitlines()[1:]
     assert run.stderr.splitlines()[-len(ours) :] == ours
@@ -681,7 +682,7 @@ def calling(call, *args):
     first=st.integers(0, 1 << 20),
     span=st.tuples(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000)) | st.none(),
 )
-@settings(deadline=None, max_examples=200)
+@examples(60)
 def test_any_position_can_be_shown(line, first, span):
     rows, *columns = span or (None, None, None)
     frame = tracebacks._frame(
@@ -756,7 +757,7 @@ VALUES = st.recursive(
     attributes=st.dictionaries(st.text().filter(lambda name: name != "__notes__"), VALUES, max_size=3),
     cls=st.sampled_from([ValueError, OSError, Own, Data, Slots, KeyboardInterrupt]),
 )
-@settings(deadline=None)
+@examples(60)
 def test_any_args_and_attributes_arrive(args, attributes, cls):
     exc = BaseException.__new__(cls) if cls is not OSError else OSError()
     exc.args = args
@@ -765,7 +766,8 @@ def test_any_args_and_attributes_arrive(args, attributes, cls):
     assert (type(back), back.args, vars(back)) == (cls, tuple(args), attributes)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.fuzz
+@for_each("seed", seeds(10))
 def test_any_graph_of_exceptions_arrives(seed):
     rng = random.Random(seed)
     all_of_them = []
@@ -869,7 +871,7 @@ print("same")
 
 def test_a_class_of_main_is_the_very_same():
     run = subprocess.run(
-        [sys.executable, "-c", MAIN, CHILD], stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=50, check=True
+        [sys.executable, "-c", MAIN, CHILD], stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=120, check=True
     )
     assert run.stdout == "same\n"
 
@@ -901,7 +903,7 @@ def test_a_class_that_only_the_child_has_becomes_its_nearest_base(tmp_path):
     assert "attribute 'value' came from the worker, but could not be rebuilt here: ModuleNotFound" in said
 
 
-@pytest.mark.parametrize("cls", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
+@for_each("cls", [KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError])
 def test_what_is_no_exception_travels_too(cls):
     def run():
         raise cls("x")

@@ -21,6 +21,7 @@ from pathlib import Path
 import cloudpickle
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import in_threads
 from tests.runtime.helpers import SOON_S, run_script
 
@@ -67,7 +68,7 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+@for_each("array", ARRAYS.values())
 def test_a_large_array_arrives_through_shared_memory(array):
     parcel = pack({"array": array}, "the program")
     there = opened(parcel)["array"]
@@ -82,10 +83,9 @@ def test_a_large_array_arrives_through_shared_memory(array):
     assert len(parcel.blocks) == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "array",
     [np.arange(10), np.array(5), np.zeros((0, 3)), np.zeros((0, LARGE), "f8"), np.array([{}, None] * LARGE)],
-    ids=["small", "no dimension", "empty", "empty and wide", "objects"],
 )
 def test_other_arrays_are_pickled(array):
     parcel = pack([array], "the program") if array.nbytes < LARGE else _quietly([array])
@@ -550,7 +550,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("how", ["-c", "stdin", "file"])
+@pytest.mark.parametrize("how", ["stdin", "file"])
 def test_what_main_defines_works_there_and_comes_back_as_the_same_class(how, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(MAIN)
@@ -622,9 +622,7 @@ def test_what_the_user_registered_stays_registered(modules):
         cloudpickle.unregister_pickle_by_value(modules["made"])
 
 
-@pytest.mark.parametrize(
-    "name", ["numpy", "numpy.linalg", "penstock", "penstock.ops.map", "os.path", "json.decoder"]
-)
+@for_each("name", ["numpy", "numpy.linalg", "penstock", "penstock.ops.map", "os.path", "json.decoder"])
 def test_installed_modules_are_sent_by_name(name):
     assert module.importable(importlib.import_module(name))
 
@@ -729,7 +727,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("told", WAYS)
+@for_each("told", WAYS)
 def test_the_way_to_what_cannot_be_sent_is_told(told):
     with pytest.raises(PlanError) as caught:
         pack([WAYS[told]], "the program", [("map(decode) at train.py:41", WAYS[told])])
@@ -750,7 +748,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("told", KINDS)
+@for_each("told", KINDS)
 def test_what_it_is_and_what_to_do_is_told(told):
     thing = KINDS[told]()
     try:

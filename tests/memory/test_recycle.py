@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import in_threads
 
 import penstock as ps
@@ -24,9 +25,7 @@ def test_memory_is_used_again_when_the_array_has_died():
     assert address(recycler.empty(SHAPE, DTYPE)) == where
 
 
-@pytest.mark.parametrize(
-    "look", [lambda a: a[3], lambda a: a[:, 1][2:], lambda a: memoryview(a), lambda a: a.T.view("int8")]
-)
+@for_each("look", [lambda a: a[3], lambda a: a[:, 1][2:], lambda a: memoryview(a), lambda a: a.T.view("int8")])
 def test_memory_is_not_used_again_while_a_view_lives(look):
     recycler = Recycler()
     first = recycler.empty(SHAPE, DTYPE)
@@ -51,9 +50,7 @@ def test_a_torch_tensor_keeps_the_memory_of_its_array():
     assert bool((tensor == 7).all())
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((0, 3), "f4"), ((), "i8"), ((10,), "u1"), ((200, 100), "f8"), ((9, 5000), "M8[s]")]
-)
+@for_each("shape, dtype", [((0, 3), "f4"), ((), "i8"), ((10,), "u1"), ((200, 100), "f8"), ((9, 5000), "M8[s]")])
 def test_arrays_are_writable_and_of_the_shape_and_type_asked_for(shape, dtype):
     array = Recycler().empty(shape, np.dtype(dtype))
     assert array.shape == shape
@@ -75,7 +72,7 @@ def test_threads_never_share_memory():
     assert not wrong
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
+@for_each("shuffled", [False, True])
 def test_batches_that_are_kept_keep_their_values(shuffled):
     x = np.arange(4000 * 100, dtype=np.int64).reshape(4000, 100)
     data = ps.from_arrays(x).shuffle() if shuffled else ps.from_arrays(x)

@@ -5,6 +5,7 @@ import pickle
 
 import cloudpickle
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 
@@ -24,7 +25,7 @@ def test_apply_takes_an_op_value_or_a_function_of_the_pipeline():
     assert batch.tolist() == [2, 4]
 
 
-@pytest.mark.parametrize("thing", [5, None, "map", object()])
+@for_each("thing", [5, None, "map", object()])
 def test_apply_refuses_what_is_neither(thing):
     with pytest.raises(ps.PlanError, match="apply takes an op"):
         ps.from_sequence([1]).apply(thing)
@@ -82,8 +83,8 @@ def test_the_repr_names_source_and_ops():
     assert repr(pipeline) == "from_sequence(list of 1).map(double).filter(lambda).take(3).batch(2, drop_last)"
 
 
-@pytest.mark.parametrize(
-    ("method", "op"),
+@for_each(
+    "method, op",
     [
         ("map", ps.ops.Map),
         ("filter", ps.ops.Filter),

@@ -5,10 +5,12 @@ from bisect import bisect_left
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import for_each
 from tests.helpers import INLINE, any_workers, few_layouts, plain, until_error
 from tests.ops.joints import ListInput, Run, measured, run_through
+from tests.random_examples import examples
 
 import penstock as ps
 from penstock import ops
@@ -58,9 +60,7 @@ def test_a_batch_leaves_when_the_next_sample_would_exceed_the_budget():
     assert [batch.shape for batch in batches] == [(3, 3), (1, 2), (1, 5), (1, 1)]
 
 
-@pytest.mark.parametrize(
-    "by", ["ids", lambda sample: len(sample["ids"]), lambda sample: np.int32(len(sample["ids"]))]
-)
+@for_each("by", ["ids", lambda sample: len(sample["ids"]), lambda sample: np.int32(len(sample["ids"]))])
 def test_by_is_a_field_whose_length_counts_or_a_function(by):
     batches = list(documents(INLINE).bucket(by, [5, 10, 15], size=8))
     for batch in batches:
@@ -139,7 +139,7 @@ def functions_of_everything(layout):
 
 
 @any_workers
-@pytest.mark.parametrize("which", range(5))
+@for_each("which", range(5))
 def test_the_stream_is_the_same_for_any_layout(layout, which):
     run, bare = functions_of_everything(layout)[which], functions_of_everything(INLINE)[which]
     assert plain(layout.epochs(run, 2)) == plain(INLINE.epochs(bare, 2))
@@ -159,7 +159,7 @@ def test_every_epoch_has_all_samples_and_keeps_none_for_the_next(layout):
 
 
 @few_layouts
-@pytest.mark.parametrize("source", [ps.from_sequence([]), ps.from_iterable(list)])
+@for_each("source", [ps.from_sequence([]), ps.from_iterable(list)])
 def test_nothing_comes_of_nothing(layout, source):
     assert layout.epochs(source.bucket(len, [3], size=2), 2) == [[], []]
 
@@ -195,7 +195,7 @@ def test_a_stream_with_torch_tensors():
 lengths_of_samples = st.lists(st.integers(0, 12), max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(
     lengths=lengths_of_samples,
     bounds=st.lists(st.integers(0, 12), max_size=4, unique=True).map(sorted),
@@ -298,8 +298,8 @@ def test_a_sample_beyond_the_budget_is_an_error_that_names_both(layout):
         layout.run(pipeline)
 
 
-@pytest.mark.parametrize(
-    ("by", "said"),
+@for_each(
+    "by, said",
     [
         ("number", r"'number'\): the field is int, which has no length; .*by=lambda"),
         (lambda sample: "long", "must give a number, got 'long'"),
@@ -308,7 +308,6 @@ def test_a_sample_beyond_the_budget_is_an_error_that_names_both(layout):
         (lambda sample: np.arange(3), "must give a number"),
         (lambda sample: True, "must give a number, got True"),
     ],
-    ids=["no length", "text", "none", "nan", "array", "truth"],
 )
 def test_what_is_no_measure_is_a_type_error_that_says_so(by, said):
     with pytest.raises(TypeError, match=said):
@@ -324,8 +323,8 @@ def test_a_field_that_is_not_there_is_named_with_those_that_are():
 # ---------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@for_each(
+    "arguments, said",
     [
         ({"bounds": [4, 2]}, "must ascend, got 2 after 4"),
         ({"bounds": [4, 4]}, "must ascend, got 4 after 4"),
@@ -350,7 +349,6 @@ def test_a_field_that_is_not_there_is_named_with_those_that_are():
         ({"by": True}, "name of a field, or a function"),
         ({"by": ["x"]}, "name of a field, or a function"),
     ],
-    ids=str,
 )
 def test_arguments_that_make_no_sense_are_refused_where_they_are_written(arguments, said):
     given = {"by": "x", "bounds": [4], "size": 2, **arguments}

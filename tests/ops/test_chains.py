@@ -2,8 +2,9 @@
 
 from itertools import islice
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.random_examples import examples
 
 import penstock as ps
 
@@ -121,17 +122,7 @@ def source_of(kind, n):
     return ps.from_sequence(range(n)) if kind == "sequence" else ps.from_iterable(lambda: range(n))
 
 
-def settings_for(examples):
-    return settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )
-
-
-@settings_for(100)
+@examples(50)
 @given(
     kind=sources, n=st.sampled_from([0, 1, 7, 40]), chain=st.lists(steps(), min_size=1, max_size=6), loader=loaders
 )
@@ -173,7 +164,7 @@ def random_steps(draw):
     return draw(st.sampled_from(options))
 
 
-@settings_for(40)
+@examples(20)
 @given(
     kind=sources,
     chain=st.lists(random_steps(), min_size=1, max_size=6),

@@ -2,8 +2,9 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.random_examples import examples
 
 from penstock.ops.content import Content
 
@@ -99,7 +100,7 @@ def test_what_must_be_rested_is_not_served_at_once():
     assert len(drawn(content, 100)) == 3  # of five that rest, one has made room for the new one
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(150)
 @given(
     size=st.integers(1, 9),
     n=st.integers(1, 14),
@@ -144,7 +145,7 @@ def test_whatever_happens(size, n, max_reuse, moves, key, told_apart):
     assert stats["reuse_max"] == max(served.values(), default=0)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(40)
 @given(n=st.integers(1, 12), ahead=st.integers(0, 12), key=st.integers(0, 2**64))
 def test_where_a_pass_fits_every_sample_comes_once_in_a_round(n, ahead, key):
     """However far the upstream is: some samples of each round are new copies, the others old ones."""

@@ -1,6 +1,7 @@
 """epoch: epochs of a chosen length that keep their place in the data."""
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import INLINE, any_workers, few_layouts
 
 import penstock as ps
@@ -19,7 +20,7 @@ def sources():
     }
 
 
-any_source = pytest.mark.parametrize("source", list(sources()))
+any_source = for_each("source", list(sources()))
 
 
 @any_workers
@@ -35,7 +36,7 @@ def test_five_samples_in_epochs_of_three_are_123_451_234(layout):
 
 @any_workers
 @any_source
-@pytest.mark.parametrize("n", [5, 7, 12])
+@for_each("n", [5, 7, 12])
 def test_an_epoch_may_be_as_long_as_the_data_or_longer(layout, source, n):
     flat = [1, 2, 3, 4, 5] * 8
     assert layout.epochs(sources()[source].epoch(n), 3) == [flat[s : s + n] for s in (0, n, 2 * n)]
@@ -101,7 +102,6 @@ def test_samples_that_a_function_skips_are_not_counted(layout):
 
 
 @few_layouts
-@pytest.mark.timeout(10)
 def test_without_data_an_epoch_is_empty(layout):
     for source in (ps.from_sequence([]), ps.from_iterable(list), ps.from_sequence([1]).filter(lambda x: False)):
         assert layout.epochs(source.epoch(3), 2) == [[], []]
@@ -126,7 +126,7 @@ def test_its_length_is_known_over_any_source():
     assert INLINE.run(ps.from_sequence([1]).epoch(4)) == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("n", [0, -1, True, 1.5, None])
+@for_each("n", [0, -1, True, 1.5, None])
 def test_what_is_no_length_is_refused(n):
     with pytest.raises(ps.PlanError, match="epoch"):
         ps.from_sequence([1]).epoch(n)

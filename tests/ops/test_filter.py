@@ -3,7 +3,7 @@
 from collections import Counter, namedtuple
 
 import numpy as np
-import pytest
+from tests.cases import for_each
 from tests.helpers import any_layout, any_workers, until_error
 
 import penstock as ps
@@ -22,21 +22,21 @@ def test_filter_keeps_what_is_true_in_its_order(layout):
 
 
 @any_layout
-@pytest.mark.parametrize("keep", [True, False])
+@for_each("keep", [True, False])
 def test_filter_may_keep_all_or_nothing(layout, keep):
     pipeline = ps.from_sequence(range(50)).filter(layout.fn(lambda x: keep), **layout.place)
     assert layout.epochs(pipeline, 2) == [list(range(50)) if keep else []] * 2
 
 
-@pytest.mark.parametrize("truth", [1, "yes", [0], np.bool_(True), np.array([1])], ids=repr)
-@pytest.mark.parametrize("falsehood", [0, "", [], None, np.bool_(False)], ids=repr)
+@for_each("truth", [1, "yes", [0], np.bool_(True), np.array([1])])
+@for_each("falsehood", [0, "", [], None, np.bool_(False)])
 def test_filter_goes_by_the_truth_of_the_result(truth, falsehood):
     pipeline = ps.from_sequence(range(4)).filter(lambda x: truth if x % 2 else falsehood)
     assert list(pipeline) == [1, 3]
 
 
 @any_layout
-@pytest.mark.parametrize("sample", [{"x": 2, "y": 1}, (2, 1), Point(2, 1)], ids=repr)
+@for_each("sample", [{"x": 2, "y": 1}, (2, 1), Point(2, 1)])
 def test_with_a_key_the_field_decides_and_the_sample_stays_whole(layout, sample):
     key = 0 if type(sample) is tuple else "x"
     pipeline = ps.from_sequence([sample]).filter(layout.fn(is_even), key=key, **layout.place)

@@ -4,7 +4,8 @@ from collections import Counter
 from itertools import count, islice
 
 import pytest
-from tests.helpers import INLINE, any_layout, any_threads, any_workers, few_layouts, few_threads, named, until_error
+from tests.cases import for_each
+from tests.helpers import INLINE, any_layout, any_threads, any_workers, few_layouts, few_threads, until_error
 
 import penstock as ps
 
@@ -44,8 +45,8 @@ def test_the_outputs_of_every_sample_come_in_order(layout, fn):
     assert layout.run(pipeline) == SPREAD
 
 
-@pytest.mark.parametrize("loader", [{}, {"inline": True}], ids=str)
-@pytest.mark.parametrize("workers", [1, 5])
+@for_each("loader", [{}, {"inline": True}])
+@for_each("workers", [1, 5])
 def test_an_asynchronous_generator_is_a_function_too(loader, workers):
     async def fetched(x):
         for pair in spread(x):
@@ -61,7 +62,7 @@ def test_fan_out_from_20_to_100(layout):
     assert layout.run(pipeline) == list(range(100))
 
 
-@pytest.mark.parametrize("outputs", [[1, 2], (1, 2), range(1, 3), {1: "a", 2: "b"}, iter([1, 2])], ids=named)
+@for_each("outputs", [[1, 2], (1, 2), range(1, 3), {1: "a", 2: "b"}, iter([1, 2])])
 def test_any_iterable_will_do(outputs):
     assert list(ps.from_sequence([0]).flat_map(lambda x: outputs)) == [1, 2]
 
@@ -148,7 +149,7 @@ def test_unordered_flat_map_gives_the_same_multiset():
 
 
 @any_workers
-@pytest.mark.parametrize("width", [1, 2, 3, 5, 100])
+@for_each("width", [1, 2, 3, 5, 100])
 def test_interleaved_outputs_alternate_as_in_the_reference(layout, width):
     pipeline = ps.from_sequence(range(30)).flat_map(generated, interleave=width, **layout.place)
     expected = list(alternated(map(generated, range(30)), width))
@@ -223,7 +224,7 @@ def test_endless_inputs_alternate(layout):
     assert layout.run(pipeline) == [0, 100, 1, 101, 2, 102]
 
 
-@pytest.mark.parametrize("width", [0, -1, True, 1.5, "two"])
+@for_each("width", [0, -1, True, 1.5, "two"])
 def test_a_width_that_is_no_count_is_refused(width):
     with pytest.raises(ps.PlanError, match="interleave"):
         ps.from_sequence([1]).flat_map(range, interleave=width)
@@ -259,7 +260,7 @@ def test_a_call_that_fails_at_once_comes_at_its_place(layout):
     assert seen == [pair for x in range(41) for pair in spread(x)]
 
 
-@pytest.mark.parametrize("size", [1, 5, 64])
+@for_each("size", [1, 5, 64])
 def test_a_call_that_fails_among_many_loses_none_before_it(size):
     def broken(x):
         if x == size - 1:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict, namedtuple
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_layout, any_workers, awaited, few_layouts, until_error
 
 import penstock as ps
@@ -36,21 +37,21 @@ def test_several_maps_are_applied_one_after_the_other(layout):
     assert layout.run(pipeline) == [len(str(x * 10)) for x in range(100)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@for_each("workers", [1, 2, 7])
 def test_stages_with_workers_of_their_own_keep_the_order(workers):
     pipeline = ps.from_sequence(range(300)).map(times_ten, workers=workers).map(str, workers=3).map(int, workers=2)
     assert list(pipeline) == [x * 10 for x in range(300)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@for_each("workers", [1, 2, 7])
 def test_unordered_map_gives_the_same_multiset(workers):
     pipeline = ps.from_sequence(range(500)).map(lambda x: x % 50, workers=workers, ordered=False)
     assert Counter(pipeline) == Counter(x % 50 for x in range(500))
 
 
 @any_layout
-@pytest.mark.parametrize(
-    ("sample", "key", "expected"),
+@for_each(
+    "sample, key, expected",
     [
         ({"x": 1, "y": "a"}, "x", {"x": 10, "y": "a"}),
         ((1, "a"), 0, (10, "a")),
@@ -73,8 +74,8 @@ def test_key_leaves_the_sample_of_the_source_alone():
     assert data == [{"x": 1}, {"x": 2}]
 
 
-@pytest.mark.parametrize(
-    ("sample", "key", "kind"),
+@for_each(
+    "sample, key, kind",
     [({"x": 1}, "z", KeyError), ((1,), 3, IndexError), (Point(1, 2), "z", AttributeError)],
 )
 def test_a_missing_field_is_an_error_that_lists_the_fields(sample, key, kind):
@@ -104,7 +105,7 @@ def test_info_tells_the_epoch_and_the_number_in_the_source(layout):
         assert sorted(samples) == [(100 + i, i, epoch) for i in range(60)]
 
 
-@pytest.mark.parametrize("place", [{}, {"workers": 3}, {"on": "inline"}], ids=str)
+@for_each("place", [{}, {"workers": 3}, {"on": "inline"}])
 def test_the_index_is_the_same_in_a_later_stage(place):
     pipeline = (
         ps.from_sequence(range(100, 160))
@@ -132,10 +133,9 @@ def test_a_dict_in_place_of_the_function_looks_samples_up(layout):
     assert layout.run(pipeline) == [1, 2, 2, 1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "table",
     [["zero", "one", "two"], ("zero", "one", "two"), np.array(["zero", "one", "two"])],
-    ids=["list", "tuple", "array"],
 )
 def test_a_list_in_place_of_the_function_looks_samples_up(table):
     assert list(ps.from_sequence([2, 0, 1]).map(table)) == ["two", "zero", "one"]
@@ -151,7 +151,7 @@ def test_a_sample_that_is_not_in_the_table_is_a_key_error():
         list(ps.from_sequence(["dog"]).map({"cat": 0}))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@for_each("workers", [1, 2, 7])
 def test_per_worker_calls_its_factory_once_per_worker(workers):
     made = []
 
@@ -299,8 +299,8 @@ def test_a_call_past_its_timeout_is_treated_by_on_error():
             free.set()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@for_each(
+    "arguments, said",
     [
         ({"on_error": "ignore"}, "on_error"),
         ({"timeout_s": 0}, "timeout_s"),
@@ -309,7 +309,6 @@ def test_a_call_past_its_timeout_is_treated_by_on_error():
         ({"rng": True, "info": True}, "info.rng"),
         ({"star": True, "key": "x"}, "one of them"),
     ],
-    ids=str,
 )
 def test_arguments_that_make_no_sense_are_refused_where_they_are_written(arguments, said):
     with pytest.raises(ps.PlanError, match=said):

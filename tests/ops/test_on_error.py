@@ -4,6 +4,7 @@ import threading
 from collections import Counter
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_layout, any_layout_here, few_layouts, until_error
 
 import penstock as ps
@@ -60,7 +61,7 @@ def test_a_failing_sample_is_skipped_and_counted(layout):
 
 
 @any_layout
-@pytest.mark.parametrize("on_error", ["raise", "skip", ps.Retry(3, 0, then="raise")], ids=str)
+@for_each("on_error", ["raise", "skip", ps.Retry(3, 0, then="raise")])
 def test_skip_drops_the_sample_whatever_on_error_says(layout, on_error):
     pipeline = ps.from_sequence(range(100)).map(layout.fn(skip_seven), on_error=on_error, **layout.place)
     with pipeline.loader(**layout.loader) as loader:
@@ -120,9 +121,7 @@ def test_after_the_last_retry_the_error_is_raised_if_so_wanted(layout):
     assert str(error) == "bad 7"
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"times": 0}, {"times": True}, {"backoff_s": -1}, {"then": "give up"}], ids=str
-)
+@for_each("arguments", [{"times": 0}, {"times": True}, {"backoff_s": -1}, {"then": "give up"}])
 def test_a_retry_that_makes_no_sense_is_refused(arguments):
     with pytest.raises(ps.PlanError, match="Retry"):
         ps.Retry(**arguments)

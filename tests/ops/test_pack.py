@@ -5,10 +5,12 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import for_each
 from tests.helpers import INLINE, any_workers, few_layouts, plain, until_error
 from tests.ops.joints import ListInput, Run, run_through
+from tests.random_examples import examples
 
 import penstock as ps
 from penstock import ops
@@ -111,8 +113,8 @@ def test_no_more_documents_stay_open_than_can_be_saved():
 # ---------------------------------------------------------------------- long documents
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("eos", [None, 9])
+@for_each("how", HOWS)
+@for_each("eos", [None, 9])
 def test_split_loses_nothing(how, eos):
     rows = packed([[1] * 11, [2], [3] * 4], 4, how=how, eos=eos)
     flat = [token for row in rows for part in segments(row) for token in part]
@@ -125,7 +127,7 @@ def test_fit_splits_a_long_document_into_whole_rows_and_fits_in_the_rest():
     assert [segments(row) for row in rows] == [[[2] * 4], [[2] * 4], [[1] * 2, [2] * 2], [[3]]]
 
 
-@pytest.mark.parametrize("how", HOWS)
+@for_each("how", HOWS)
 def test_truncate_keeps_the_beginning_and_the_eos(how):
     assert [segments(row) for row in packed([[1, 2, 3, 4, 5]], 3, how=how, long="truncate")] == [[[1, 2, 3]]]
     assert [segments(row) for row in packed([[1, 2, 3]], 3, how=how, long="truncate", eos=9)] == [[[1, 2, 9]]]
@@ -134,7 +136,7 @@ def test_truncate_keeps_the_beginning_and_the_eos(how):
 
 
 @few_layouts
-@pytest.mark.parametrize("how", HOWS)
+@for_each("how", HOWS)
 def test_drop_leaves_long_documents_out_and_tells_which(layout, how):
     with documents(layout).pack(20, key="ids", how=how, long="drop").loader(**layout.loader) as loader:
         seen = {token for row in loader for part in segments(row) for token in part}
@@ -158,7 +160,7 @@ def test_raise_names_the_lengths_and_the_remedy(layout):
         packed([[1] * 3], 3, eos=0, long="raise")
 
 
-@pytest.mark.parametrize("how", HOWS)
+@for_each("how", HOWS)
 def test_a_document_with_nothing_in_it_takes_no_room(how):
     assert [segments(row) for row in packed([[], [1], [], [2], []], 2, how=how)] == [[[1], [2]]]
     assert packed([[], []], 2, how=how) == []
@@ -167,8 +169,8 @@ def test_a_document_with_nothing_in_it_takes_no_room(how):
 # ---------------------------------------------------------------------- what can be packed
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bool", "complex64"])
+@for_each("how", HOWS)
+@for_each("dtype", ["uint8", "int32", "float32", "bool", "complex64"])
 def test_the_dtype_is_kept(how, dtype):
     rows = packed([np.ones(3, dtype), np.ones(2, dtype)], 4, how=how)
     assert {row["ids"].dtype for row in rows} == {np.dtype(dtype)}
@@ -214,8 +216,8 @@ def test_rows_are_writable_and_the_users_own(layout):
     assert (data == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
+@for_each(
+    "value, said",
     [
         ("text", "needs numbers, got str"),
         (b"data", "needs numbers, got bytes"),
@@ -226,7 +228,6 @@ def test_rows_are_writable_and_the_users_own(layout):
         (5, "a list or an array, got the single number 5"),
         (np.array(["2024-01-01"], "M8[D]"), "needs numbers, got ndarray"),
     ],
-    ids=lambda value: str(value)[:20],
 )
 def test_what_cannot_be_packed_is_a_type_error_that_says_so(value, said):
     with pytest.raises(TypeError, match=said):
@@ -276,13 +277,13 @@ def pipelines(layout):
 
 
 @any_workers
-@pytest.mark.parametrize("which", range(7))
+@for_each("which", range(7))
 def test_the_stream_is_the_same_for_any_layout(layout, which):
     assert plain(layout.epochs(pipelines(layout)[which], 2)) == plain(INLINE.epochs(pipelines(INLINE)[which], 2))
 
 
 @few_layouts
-@pytest.mark.parametrize("how", HOWS)
+@for_each("how", HOWS)
 def test_draws_behind_it_differ_from_row_to_row_even_of_one_document(layout, how):
     pipeline = lists([[1] * 50, [2] * 7]).pack(5, key="ids", how=how).map(lambda row, rng: rng.random(), rng=True)
     drawn = layout.run(pipeline)
@@ -297,14 +298,14 @@ def test_it_is_an_op_as_any_other():
 
 
 @few_layouts
-@pytest.mark.parametrize("how", HOWS)
+@for_each("how", HOWS)
 def test_nothing_comes_of_nothing(layout, how):
     for source in (ps.from_sequence([]), ps.from_iterable(list)):
         assert layout.epochs(source.pack(4, key="x", how=how), 2) == [[], []]
 
 
 @few_layouts
-@pytest.mark.parametrize("how", HOWS)
+@for_each("how", HOWS)
 def test_an_error_comes_after_the_rows_that_were_full_before_it(layout, how):
     def bad(sample):
         if sample["number"] == 60:
@@ -346,7 +347,7 @@ def read_again(run, sizes, eos):
     assert not found
 
 
-@settings(max_examples=100, deadline=None)
+@examples(50)
 @given(
     sizes=st.lists(st.integers(0, 12) | st.integers(0, 60), max_size=80),
     length=st.integers(1, 25),
@@ -375,7 +376,7 @@ def test_rows_give_the_documents_back_however_they_are_asked_for_and_resumed(
         read_again(other, sizes, eos)
 
 
-@pytest.mark.parametrize("how", HOWS)
+@for_each("how", HOWS)
 def test_no_document_is_taken_before_what_is_there_has_left(how):
     op = ops.Pack(4, key="ids", how=how)
     run = Run(op.joint(None, 0, {}), ListInput(tokens([13, 2, 1], False), list(range(3))))
@@ -391,8 +392,8 @@ def test_no_document_is_taken_before_what_is_there_has_left(how):
     assert run.places[-1] == [(0, 12), 1, 2]
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("lost", [[0], [1], [2], [1, 2], [0, 1, 2]], ids=str)
+@for_each("how", HOWS)
+@for_each("lost", [[0], [1], [2], [1, 2], [0, 1, 2]])
 def test_a_document_that_is_lost_in_a_resume_is_simply_missing(how, lost):
     op = ops.Pack(10, key="ids", how=how)
     sizes = [14, 2, 3, 4, 9, 1]
@@ -411,7 +412,7 @@ def test_a_document_that_is_lost_in_a_resume_is_simply_missing(how, lost):
     assert left == {number: {0: 4, 1: 2, 2: 3}[number] if number in lost else 0 for number in left}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(
     sizes=st.lists(st.integers(0, 30), min_size=5, max_size=60),
     others=st.lists(st.integers(0, 40), min_size=60, max_size=60),
@@ -454,8 +455,8 @@ def test_what_a_joint_saves_is_small():
 # ---------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@for_each(
+    "arguments, said",
     [
         ({"length": 0}, "at least 1, got 0"),
         ({"length": -4}, "at least 1, got -4"),
@@ -472,7 +473,6 @@ def test_what_a_joint_saves_is_small():
         ({"eos": True}, "number, got True"),
         ({"eos": [1]}, "number, got [1]"),
     ],
-    ids=str,
 )
 def test_arguments_that_make_no_sense_are_refused_where_they_are_written(arguments, said):
     given = {"length": 4, "key": "x", **arguments}

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import awaited
 
 import penstock as ps
@@ -145,7 +146,7 @@ def test_coroutine_functions_in_a_row_ride_together():
         assert first is second
 
 
-@pytest.mark.parametrize("on", ["thread", "inline"])
+@for_each("on", ["thread", "inline"])
 def test_where_an_async_def_may_run_is_clear(on):
     if on == "inline":
         assert list(ps.from_sequence([1, 2]).map(awaited(abs), on=on)) == [1, 2]

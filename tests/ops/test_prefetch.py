@@ -1,13 +1,14 @@
 """prefetch: how much is kept ready."""
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_workers
 
 import penstock as ps
 
 
 @any_workers
-@pytest.mark.parametrize("n", [1, 3, 100])
+@for_each("n", [1, 3, 100])
 def test_prefetch_changes_nothing_in_the_stream(layout, n):
     pipeline = ps.from_sequence(range(100)).map(lambda x: x * 2, **layout.place).prefetch(n)
     assert layout.epochs(pipeline, 2) == [list(range(0, 200, 2))] * 2
@@ -15,8 +16,8 @@ def test_prefetch_changes_nothing_in_the_stream(layout, n):
     assert [b.tolist()[0] for b in layout.run(batches)] == list(range(0, 100, 7))
 
 
-@pytest.mark.parametrize("n", [1, 4, 16])
-@pytest.mark.parametrize("workers", [1, 4])
+@for_each("n", [1, 4, 16])
+@for_each("workers", [1, 4])
 def test_never_more_than_so_many_are_made_ahead(n, workers):
     made = []
 
@@ -38,7 +39,7 @@ def test_a_batch_counts_as_one():
             assert len(made) - 10 * number <= 10 * (2 * 3 + 1)
 
 
-@pytest.mark.parametrize("n", [0, -1, True, 1.5, None])
+@for_each("n", [0, -1, True, 1.5, None])
 def test_what_is_no_count_is_refused(n):
     with pytest.raises(ps.PlanError, match="prefetch"):
         ps.from_sequence([1]).prefetch(n)

@@ -3,6 +3,7 @@
 from itertools import islice
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_workers, few_layouts, until_error
 
 import penstock as ps
@@ -13,8 +14,8 @@ def sources():
 
 
 @any_workers
-@pytest.mark.parametrize("number", [0, 1, 2])
-@pytest.mark.parametrize("times", [0, 1, 2, 5])
+@for_each("number", [0, 1, 2])
+@for_each("times", [0, 1, 2, 5])
 def test_repeat_runs_through_the_samples_so_many_times(layout, number, times):
     assert layout.epochs(sources()[number].repeat(times), 2) == [list(range(5)) * times] * 2
 
@@ -57,7 +58,7 @@ def test_shuffle_behind_a_repeat_mixes_the_passes(layout):
 
 
 @any_workers
-@pytest.mark.parametrize("number", [0, 1, 2])
+@for_each("number", [0, 1, 2])
 def test_repeat_without_a_number_never_ends(layout, number):
     with sources()[number].repeat().loader(**layout.loader) as loader:
         assert list(islice(iter(loader), 23)) == (list(range(5)) * 5)[:23]
@@ -79,7 +80,6 @@ def test_repeat_counts_passes_of_what_is_left_by_a_filter(layout):
 
 
 @few_layouts
-@pytest.mark.timeout(10)
 def test_repeating_nothing_for_ever_is_nothing(layout):
     assert layout.run(ps.from_sequence([]).repeat()) == []
     assert layout.run(ps.from_iterable(list).repeat()) == []
@@ -87,7 +87,6 @@ def test_repeating_nothing_for_ever_is_nothing(layout):
 
 
 @few_layouts
-@pytest.mark.timeout(10)
 def test_repeating_for_ever_what_a_filter_empties_is_nothing(layout):
     assert layout.run(ps.from_sequence(range(5)).filter(lambda x: False, **layout.place).repeat()) == []
 
@@ -121,7 +120,7 @@ def test_functions_before_a_repeat_see_the_loaders_epoch_over_any_source(layout)
     assert epochs_seen(indexed) == epochs_seen(stream)
 
 
-@pytest.mark.parametrize("times", [-1, True, 1.5, "two"])
+@for_each("times", [-1, True, 1.5, "two"])
 def test_what_is_no_count_is_refused(times):
     with pytest.raises(ps.PlanError, match="repeat"):
         ps.from_sequence([1]).repeat(times)

@@ -6,6 +6,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import INLINE, any_workers, few_layouts, plain
 
 import penstock as ps
@@ -33,7 +34,7 @@ WAYS = {
     "weights by epoch": lambda p: p.resample(by_epoch),
     "balance by epoch": lambda p: p.resample(balance=lambda epoch: [n // (epoch + 1) for n in range(10)]),
 }
-any_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+any_way = for_each("way", WAYS.values())
 
 
 def near(count, n, share):
@@ -77,8 +78,8 @@ def test_a_seed_draws_the_same_today_and_tomorrow():
     assert INLINE.run(ten().resample(balance=LABELS, replace=False)) == [0, 7, 2, 1, 8, 4, 9, 3, 5, 6]
 
 
-@pytest.mark.parametrize("options", [{}, {"replace": False, "n": 5}], ids=["again", "once"])
-@pytest.mark.parametrize("kind", ["weights", "balance"])
+@for_each("options", [{}, {"replace": False, "n": 5}])
+@for_each("kind", ["weights", "balance"])
 def test_it_keeps_the_contract_of_an_op(kind, options):
     check_op(ops.Resample(**{kind: lambda epoch: range(1, 10)}, **options), range(9))
 
@@ -102,7 +103,7 @@ def test_a_source_larger_than_a_block_is_drawn_from_end_to_end():
     assert abs(drawn.mean() / n - 2 / 3) < 0.01
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e308])
+@for_each("scale", [1e-300, 1.0, 1e308])
 def test_only_the_proportions_count(scale):
     pipeline = ten().resample(np.arange(10) / 10 * scale)
     assert INLINE.run(pipeline) == INLINE.run(ten().resample(range(10)))
@@ -194,7 +195,7 @@ def test_a_function_is_called_once_per_epoch_in_one_process():
 
 
 @few_layouts
-@pytest.mark.parametrize("kind", ["weights", "balance"])
+@for_each("kind", ["weights", "balance"])
 def test_an_error_of_the_function_is_the_users_own_and_names_op_and_epoch(layout, kind):
     def broken(epoch):
         raise KeyError(f"no such epoch: {epoch}")
@@ -205,10 +206,9 @@ def test_an_error_of_the_function_is_the_users_own_and_names_op_and_epoch(layout
 
 
 @few_layouts
-@pytest.mark.parametrize(
-    ("given", "why"),
+@for_each(
+    "given, why",
     [([1] * 9, "9 numbers, but 10 samples"), ([-1] * 10, "negative"), (None, "NoneType"), ([0] * 10, "all are 0")],
-    ids=["length", "negative", "none", "zero"],
 )
 def test_what_a_function_returns_is_checked(layout, given, why):
     with pytest.raises(ps.PlanError, match=f"of epoch 0, from lambda, .*{why}"):
@@ -224,7 +224,7 @@ def test_a_function_that_leaves_too_few_is_refused_with_both_numbers():
 # ---------------------------------------------------------------------- with other ops
 
 
-@pytest.mark.parametrize("n", [0, 1, 7, 25])
+@for_each("n", [0, 1, 7, 25])
 def test_an_epoch_has_as_many_draws_as_asked_for(n):
     pipeline = ten().resample(range(10), n=n)
     assert len(pipeline) == len(list(pipeline)) == n
@@ -297,8 +297,8 @@ def test_it_says_what_it_draws_by():
 # ---------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("weights", "why"),
+@for_each(
+    "weights, why",
     [
         ([-1, 1], "not negative, got -1.0 for sample 0"),
         ([1, float("nan")], "finite numbers .* got nan for sample 1"),
@@ -319,14 +319,14 @@ def test_what_is_no_weight_is_refused(weights, why):
         ps.from_sequence("ab").resample(weights)
 
 
-@pytest.mark.parametrize("labels", [np.eye(2), [[1], [2]], {1, 2}, {1: 2}, 5, [float("nan")]])
+@for_each("labels", [np.eye(2), [[1], [2]], {1, 2}, {1: 2}, 5, [float("nan")]])
 def test_what_is_no_label_is_refused(labels):
     with pytest.raises(ps.PlanError, match=r"resample\(balance=\)"):
         ps.from_sequence("ab").resample(balance=labels)
 
 
-@pytest.mark.parametrize("kind", ["weights", "balance"])
-@pytest.mark.parametrize("count", [0, 9, 11])
+@for_each("kind", ["weights", "balance"])
+@for_each("count", [0, 9, 11])
 def test_another_number_than_the_samples_is_refused_with_both_numbers_before_anything_runs(kind, count):
     pipeline = ten().resample(**{kind: [1] * count})
     for look in (pipeline.explain, pipeline.loader, pipeline.__len__):
@@ -340,7 +340,7 @@ def test_one_of_weights_and_balance_is_needed():
             ten().resample(**arguments)
 
 
-@pytest.mark.parametrize("options", [{"n": -1}, {"n": True}, {"n": 1.5}, {"replace": "no"}, {"replace": None}])
+@for_each("options", [{"n": -1}, {"n": True}, {"n": 1.5}, {"replace": "no"}, {"replace": None}])
 def test_what_is_no_count_and_no_truth_is_refused(options):
     with pytest.raises(ps.PlanError, match="resample"):
         ten().resample([1] * 10, **options)
@@ -352,7 +352,7 @@ def test_more_than_there_are_cannot_be_drawn_once_each(arguments):
         ten().resample(replace=False, **arguments).loader()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "make",
     [
         lambda: ps.from_iterable(lambda: range(10)),
@@ -361,7 +361,6 @@ def test_more_than_there_are_cannot_be_drawn_once_each(arguments):
         lambda: ten().repeat(),
         lambda: ps.zip(ten()),
     ],
-    ids=["stream", "filter", "batch", "endless", "zip"],
 )
 def test_without_random_access_it_is_refused_with_the_remedy(make):
     with pytest.raises(ps.PlanError, match="right behind the source"):

@@ -11,6 +11,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import TWO_PROCESSES
 from tests.runtime.helpers import SOON_S, Gate
 from tests.runtime.process_helpers import await_true
@@ -76,7 +77,7 @@ class Tap:
 # ---------------------------------------------------------------------- faster than the draws
 
 
-@pytest.mark.parametrize("size", [1, 7, 30, 100, 500])
+@for_each("size", [1, 7, 30, 100, 500])
 def test_a_fast_upstream_is_shuffled_and_served_once(size):
     pipeline = ps.from_sequence(range(100)).map(same, workers=2).reservoir(size).batch(10)
     with pipeline.loader(epochs=3) as loader:
@@ -263,7 +264,7 @@ def test_with_max_reuse_a_batch_is_not_filled_with_copies():
 # ---------------------------------------------------------------------- small sources, failing ones
 
 
-@pytest.mark.parametrize("make", [lambda p: p, lambda p: p.shuffle(), lambda p: p.shuffle(window=5)])
+@for_each("make", [lambda p: p, lambda p: p.shuffle(), lambda p: p.shuffle(window=5)])
 def test_a_source_smaller_than_the_reservoir_is_there_once(make):
     pipeline = make(ps.from_sequence(range(15))).map(same, workers=2).reservoir(100).batch(5)
     with pipeline.loader(timeout_s=SOON_S) as loader:
@@ -281,7 +282,7 @@ def test_several_pipelines_as_one_fill_it_no_further_than_a_pass():
             assert reserved(loader)["fill"] <= 16
 
 
-@pytest.mark.parametrize("layout", [{"workers": 2}, {"workers": 1}])
+@for_each("layout", [{"workers": 2}, {"workers": 1}])
 def test_a_sample_that_fails_is_left_out_of_every_epoch(layout):
     def load(x):
         if x == 7:
@@ -361,8 +362,8 @@ def test_an_epoch_is_as_many_draws_as_asked_for():
         assert [len(list(loader)) for _ in range(3)] == [25, 25, 25]
 
 
-@pytest.mark.parametrize("place", [{}, {"inline": True}, {"isolate": True}], ids=str)
-@pytest.mark.parametrize(("size", "draws", "batch"), [(8, None, 8), (3, 1, 2), (20, 7, 8)])
+@for_each("place", [{}, {"inline": True}, {"isolate": True}])
+@for_each("size, draws, batch", [(8, None, 8), (3, 1, 2), (20, 7, 8)])
 def test_a_last_epoch_of_less_than_a_batch(place, size, draws, batch):
     pipeline = ps.from_sequence(range(5)).map(same, workers=2).reservoir(size, draws=draws).batch(batch)
     with pipeline.loader(timeout_s=SOON_S, **place) as loader:
@@ -509,7 +510,7 @@ def test_arrays_are_read_only_and_batches_are_not():
             batch["x"] += 1
 
 
-@pytest.mark.parametrize("layout", [TWO_PROCESSES], ids=str)
+@for_each("layout", [TWO_PROCESSES])
 def test_samples_of_processes_stay_whole(layout):
     pipeline = ps.from_sequence(range(60)).map(image, **layout.place).reservoir(20, draws=300)
     with pipeline.loader(timeout_s=SOON_S) as loader:
@@ -524,7 +525,7 @@ def image(x):
     return np.full((64, 64, 3), x, np.uint8)
 
 
-@pytest.mark.parametrize("layout", [TWO_PROCESSES], ids=str)
+@for_each("layout", [TWO_PROCESSES])
 def test_a_killed_worker_is_replaced(layout):
     pipeline = ps.from_sequence(range(40)).map(with_pid, **layout.place).reservoir(15, draws=200).batch(10)
     with pipeline.loader(timeout_s=SOON_S) as loader:
@@ -611,7 +612,7 @@ def test_a_state_is_approximate_and_goes_on_with_the_next_samples():
         assert not set(after) & set(before)
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["in an epoch", "between epochs"])
+@for_each("whole", [False, True])
 def test_no_sample_is_served_too_often_after_a_resume(whole):
     pipeline = (
         ps.from_sequence(range(60)).map(versioned, info=True, workers=2).reservoir(10, max_reuse=2, draws=100)
@@ -660,7 +661,7 @@ def test_a_stream_of_unknown_length_keeps_its_length_in_the_state():
         assert [len(list(loader)) for _ in range(2)] == [30, 30]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "behind",
     [
         lambda p: p.shuffle(window=8).batch(4),
@@ -687,8 +688,8 @@ def test_it_can_be_resumed_with_ops_behind_it(behind):
 # ---------------------------------------------------------------------- what is refused
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "told"),
+@for_each(
+    "kwargs, told",
     [
         ({"size": 0}, "size"),
         ({"size": 2.5}, "size"),

@@ -3,49 +3,50 @@
 from collections import Counter
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import BACKGROUND, INLINE, any_workers, few_layouts
 
 import penstock as ps
 
 
 @any_workers
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 255, 256, 257, 1000])
+@for_each("n", [0, 1, 2, 3, 10, 255, 256, 257, 1000])
 def test_every_sample_comes_once_per_epoch(layout, n):
     for epoch in layout.epochs(ps.from_sequence(range(n)).shuffle(), 2):
         assert sorted(epoch) == list(range(n))
 
 
 @any_workers
-@pytest.mark.parametrize("window", [None, 16])
+@for_each("window", [None, 16])
 def test_the_order_is_the_same_for_any_layout(layout, window):
     pipeline = ps.from_sequence(range(300)).map(lambda x: x, **layout.place).shuffle(window)
     bare = ps.from_sequence(range(300)).map(lambda x: x).shuffle(window)
     assert layout.epochs(pipeline, 3) == INLINE.epochs(bare, 3)
 
 
-@pytest.mark.parametrize("window", [None, 100])
-@pytest.mark.parametrize("own_seed", [None, 5])
+@for_each("window", [None, 100])
+@for_each("own_seed", [None, 5])
 def test_every_epoch_has_an_order_of_its_own(window, own_seed):
     orders = BACKGROUND.epochs(ps.from_sequence(range(100)).shuffle(window, seed=own_seed), 10)
     assert len(set(map(tuple, orders))) == 10
     assert list(range(100)) not in orders
 
 
-@pytest.mark.parametrize("window", [None, 100])
+@for_each("window", [None, 100])
 def test_every_seed_has_orders_of_its_own_and_seed_0_epoch_1_is_not_seed_1_epoch_0(window):
     pipeline = ps.from_sequence(range(100)).shuffle(window)
     orders = [tuple(order) for seed in range(4) for order in INLINE.epochs(pipeline, 4, seed)]
     assert len(set(orders)) == 16
 
 
-@pytest.mark.parametrize("window", [None, 100])
+@for_each("window", [None, 100])
 def test_the_ops_seed_stands_in_for_the_loaders(window):
     pipeline = ps.from_sequence(range(100)).shuffle(window, seed=3)
     assert INLINE.epochs(pipeline, 2, seed=0) == INLINE.epochs(pipeline, 2, seed=99)
     assert INLINE.epochs(pipeline, 2) == INLINE.epochs(ps.from_sequence(range(100)).shuffle(window), 2, seed=3)
 
 
-@pytest.mark.parametrize("window", [None, 100])
+@for_each("window", [None, 100])
 def test_two_shuffles_in_a_row_do_not_undo_each_other(window):
     once = INLINE.run(ps.from_sequence(range(100)).shuffle(window))
     twice = INLINE.run(ps.from_sequence(range(100)).shuffle(window).shuffle(window))
@@ -84,7 +85,7 @@ def test_shuffle_behind_map_and_take_is_global(layout):
 
 
 @any_workers
-@pytest.mark.parametrize(("n", "window"), [(0, 5), (1, 5), (5, 5), (12, 5), (23, 7), (10, 1), (10, 1000)])
+@for_each("n, window", [(0, 5), (1, 5), (5, 5), (12, 5), (23, 7), (10, 1), (10, 1000)])
 def test_a_window_permutes_consecutive_blocks_ragged_tails_too(layout, n, window):
     pipeline = ps.from_iterable(lambda: range(n)).shuffle(window=window)
     for order in layout.epochs(pipeline, 2):
@@ -128,8 +129,8 @@ def test_blocks_of_one_epoch_have_orders_of_their_own():
 # ---------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
+@for_each(
+    "make, why",
     [
         (lambda: ps.from_iterable(lambda: range(5)).shuffle(), "stream"),
         (lambda: ps.from_sequence(range(5)).filter(bool).shuffle(), "filter"),
@@ -141,7 +142,6 @@ def test_blocks_of_one_epoch_have_orders_of_their_own():
         (lambda: ps.concat(ps.from_sequence(range(5))).shuffle(), "concat"),
         (lambda: ps.from_sequence(range(5)).shuffle(window=2).shuffle(), "window"),
     ],
-    ids=["stream", "filter", "flat_map", "skip", "batch", "endless", "zip", "concat", "window"],
 )
 def test_a_global_shuffle_without_random_access_is_refused_with_the_remedy(make, why):
     with pytest.raises(ps.PlanError) as caught:
@@ -151,13 +151,13 @@ def test_a_global_shuffle_without_random_access_is_refused_with_the_remedy(make,
     assert "shuffle(window=" in str(caught.value)
 
 
-@pytest.mark.parametrize("window", [0, -1, True, 1.5, "all"])
+@for_each("window", [0, -1, True, 1.5, "all"])
 def test_a_window_that_is_no_count_is_refused(window):
     with pytest.raises(ps.PlanError, match="shuffle"):
         ps.from_sequence([1]).shuffle(window)
 
 
-@pytest.mark.parametrize("seed", [True, 1.5, "x"])
+@for_each("seed", [True, 1.5, "x"])
 def test_a_seed_that_is_no_integer_is_refused(seed):
     with pytest.raises(ps.PlanError, match="seed"):
         ps.from_sequence([1]).shuffle(seed=seed)

@@ -1,6 +1,7 @@
 """skip: leave out the first samples of an epoch."""
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_workers, few_layouts
 
 import penstock as ps
@@ -11,8 +12,8 @@ def sources():
 
 
 @any_workers
-@pytest.mark.parametrize("number", [0, 1, 2])
-@pytest.mark.parametrize("n", [0, 1, 7, 20, 99])
+@for_each("number", [0, 1, 2])
+@for_each("n", [0, 1, 7, 20, 99])
 def test_skip_leaves_out_the_first_n(layout, number, n):
     assert layout.epochs(sources()[number].skip(n), 2) == [list(range(20))[n:]] * 2
 
@@ -37,7 +38,7 @@ def test_take_and_skip_split_a_shuffle_in_two(layout):
     assert first + second == layout.run(pipeline)
 
 
-@pytest.mark.parametrize("n", [-1, True, 1.5, "two", None])
+@for_each("n", [-1, True, 1.5, "two", None])
 def test_what_is_no_count_is_refused(n):
     with pytest.raises(ps.PlanError, match="skip"):
         ps.from_sequence([1]).skip(n)

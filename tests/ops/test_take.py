@@ -4,6 +4,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_workers, few_layouts, until_error
 
 import penstock as ps
@@ -14,8 +15,8 @@ def sources():
 
 
 @any_workers
-@pytest.mark.parametrize("number", [0, 1, 2])
-@pytest.mark.parametrize("n", [0, 1, 7, 20, 99])
+@for_each("number", [0, 1, 2])
+@for_each("n", [0, 1, 7, 20, 99])
 def test_take_gives_the_first_n_or_all(layout, number, n):
     assert layout.epochs(sources()[number].take(n), 2) == [list(range(20))[:n]] * 2
 
@@ -73,7 +74,7 @@ def test_an_error_behind_the_last_sample_taken_never_comes(layout):
         assert until_error(loader, ValueError)[0] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("n", [-1, True, 1.5, "two", None])
+@for_each("n", [-1, True, 1.5, "two", None])
 def test_what_is_no_count_is_refused(n):
     with pytest.raises(ps.PlanError, match="take"):
         ps.from_sequence([1]).take(n)

@@ -1,6 +1,6 @@
 """tap: look at samples on their way."""
 
-import pytest
+from tests.cases import for_each
 from tests.helpers import any_layout, any_layout_here, until_error
 
 import penstock as ps
@@ -15,7 +15,7 @@ def test_tap_calls_the_function_and_passes_the_sample_on(layout):
 
 
 @any_layout_here
-@pytest.mark.parametrize(("sample", "key"), [({"x": 1, "y": 2}, "x"), ((1, 2), 0)])
+@for_each("sample, key", [({"x": 1, "y": 2}, "x"), ((1, 2), 0)])
 def test_with_a_key_the_function_sees_the_field_and_the_sample_passes_whole(layout, sample, key):
     seen = []
     pipeline = ps.from_sequence([sample]).tap(layout.fn(lambda x: seen.append(x)), key=key, **layout.place)

@@ -5,6 +5,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_workers, few_layouts, plain, until_error
 
 import penstock as ps
@@ -38,7 +39,7 @@ def as_plain(sample):
 
 
 @any_workers
-@pytest.mark.parametrize("kind", list(SAMPLES))
+@for_each("kind", list(SAMPLES))
 def test_unbatch_undoes_batch(layout, kind):
     samples = SAMPLES[kind]
     pipeline = ps.from_sequence(samples).map(lambda s: s, **layout.place).batch(5).unbatch()

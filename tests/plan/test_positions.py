@@ -1,6 +1,7 @@
 """Which ops work on positions: decided by what ops are, never by where they run."""
 
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock.plan.plan import Step
@@ -29,8 +30,8 @@ SOURCE = ps.from_sequence(range(100))
 STREAM = ps.from_iterable(range(100))
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "orders"),
+@for_each(
+    "pipeline, orders",
     [
         (SOURCE.shuffle(), ["shuffle"]),
         (SOURCE.map(times_ten).shuffle(), ["shuffle"]),
@@ -54,8 +55,8 @@ def test_what_goes_to_the_source(pipeline, orders):
     assert decided(pipeline)[0] == orders
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "single"),
+@for_each(
+    "pipeline, single",
     [
         (SOURCE.map(times_ten).cache(), True),
         (SOURCE.map(times_ten, workers=2).map(one_more).cache(), True),
@@ -70,7 +71,7 @@ def test_which_cache_keeps_single_samples(pipeline, single):
     assert decided(pipeline)[1] is single
 
 
-@pytest.mark.parametrize("loader", [{"inline": True}, {}, {"workers": 3}])
+@for_each("loader", [{"inline": True}, {}, {"workers": 3}])
 def test_a_shuffle_behind_two_stages_is_that_of_the_fused_pipeline(loader):
     apart = SOURCE.map(times_ten, workers=2).map(one_more, workers=3).shuffle()
     fused = SOURCE.map(times_ten).map(one_more).shuffle()
@@ -79,8 +80,8 @@ def test_a_shuffle_behind_two_stages_is_that_of_the_fused_pipeline(loader):
             assert list(one) == list(other)
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "why"),
+@for_each(
+    "pipeline, why",
     [
         (STREAM.shuffle(), "is a stream, which can only be read forward"),
         (SOURCE.filter(times_ten).shuffle(), r"filter\(times_ten\) before it varies the count"),

@@ -13,8 +13,8 @@ import penstock as ps
 from penstock.plan.rules import Options, make_plan
 from penstock.runtime.sizing import Sizer
 
-#: an upper bound for anything that is expected at once
-SOON_S = 20.0
+#: an upper bound for anything that is expected at once: generous, since the machine may be slow and busy
+SOON_S = 60.0
 
 #: where a plain function can run: what to give to map()
 LAYOUTS: dict[str, dict[str, Any]] = {

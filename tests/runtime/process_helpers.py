@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-#: an upper bound for anything that is expected at once
-SOON_S = 20.0
+#: an upper bound for anything that is expected at once: generous, since the machine may be slow and busy
+SOON_S = 60.0
 
 
 # ---------------------------------------------------------------------- waiting

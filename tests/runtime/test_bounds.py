@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, await_event
 
 import penstock as ps
@@ -39,11 +40,11 @@ SOURCES = {
     "indexed": lambda: ps.from_sequence(range(10**6)),
     "stream": lambda: ps.from_iterable(lambda: itertools.count()),
 }
-every_source = pytest.mark.parametrize("source", SOURCES)
+every_source = for_each("source", SOURCES)
 
 
 @every_source
-@pytest.mark.parametrize("workers", [1, 4])
+@for_each("workers", [1, 4])
 def test_without_a_reader_two_first_tickets_per_worker_are_made(source, workers):
     made = Made()
     with SOURCES[source]().map(made, workers=workers).loader().start() as loader:
@@ -54,8 +55,8 @@ def test_without_a_reader_two_first_tickets_per_worker_are_made(source, workers)
 
 
 @every_source
-@pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("ready", [1, 5, 64])
+@for_each("workers", [1, 3])
+@for_each("ready", [1, 5, 64])
 def test_prefetch_bounds_the_samples_made_ahead(source, workers, ready):
     made = Made()
     with SOURCES[source]().map(made, workers=workers).prefetch(ready).loader().start() as loader:
@@ -104,7 +105,7 @@ def test_every_stage_is_bounded_by_itself():
         assert first.settled() <= 3 + 4 + 4
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@for_each("workers", [1, 4])
 def test_a_slow_head_of_line_does_not_let_others_run_away(workers):
     made, release = Made(), threading.Event()
 
@@ -190,9 +191,9 @@ class Held:
             self.now -= nbytes
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("workers", [1, 2, 4])
-@pytest.mark.parametrize("memory", [1_000_000, 10_000_000, 30_000_000])
+@for_each("ordered", [True, False])
+@for_each("workers", [1, 2, 4])
+@for_each("memory", [1_000_000, 10_000_000, 30_000_000])
 def test_the_byte_bound_holds_with_samples_from_a_kilobyte_to_megabytes(workers, memory, ordered):
     sizes, held = sized(), Held()
     data = ps.from_sequence(sizes).map(held.sample, workers=workers, ordered=ordered)
@@ -207,7 +208,7 @@ def test_the_byte_bound_holds_with_samples_from_a_kilobyte_to_megabytes(workers,
     assert held.most <= memory + (workers + 1) * max(sizes)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@for_each("workers", [1, 3])
 def test_the_byte_bound_holds_without_a_reader(workers):
     made, held = Made(), Held()
     data = ps.from_sequence([100_000] * 10_000).map(lambda n: made(held.sample(n)), workers=workers).prefetch(5000)
@@ -216,7 +217,7 @@ def test_the_byte_bound_holds_without_a_reader(workers):
         assert held.most <= 2_000_000 + workers * 100_000
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_the_byte_bound_covers_stages_of_different_sizes(workers):
     held = Held()
 
@@ -251,7 +252,7 @@ def test_the_byte_bound_holds_with_batches_cut_in_the_order_of_delivery():
     assert held.most <= 3_000_000 + 2 * 2 * 800_000 + 2 * 800_000
 
 
-@pytest.mark.parametrize("pipeline", ["one stage", "two stages", "batch", "async", "inline"])
+@for_each("pipeline", ["one stage", "two stages", "batch", "async", "inline"])
 def test_a_bound_smaller_than_any_sample_slows_the_stream_and_never_stops_it(pipeline):
     async def fetch(sample):
         return sample
@@ -282,7 +283,7 @@ def test_everything_is_given_back_at_the_end_of_an_epoch_and_at_a_break():
     assert 0 < budget.peak <= 300_000 + 3 * 50_000
 
 
-@pytest.mark.parametrize("memory", ["much", 0, -5, True, "0GB"])
+@for_each("memory", ["much", 0, -5, True, "0GB"])
 def test_what_is_no_amount_of_memory_is_refused(memory):
     with pytest.raises(ps.PlanError, match="memory="):
         ps.from_sequence([1]).loader(memory=memory)

@@ -3,13 +3,14 @@
 import random
 
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock.runtime.budget import Budget, Estimate, parse_bytes
 
 
-@pytest.mark.parametrize(
-    ("amount", "expected"),
+@for_each(
+    "amount, expected",
     [
         (None, None),
         (1, 1),
@@ -31,7 +32,7 @@ def test_sizes_are_read_as_people_write_them(amount, expected):
     assert parse_bytes(amount) == expected
 
 
-@pytest.mark.parametrize("amount", [0, -1, True, False, "", "GB", "2XB", "two", "-2GB", "0GB", [1], "1 2GB", "nan"])
+@for_each("amount", [0, -1, True, False, "", "GB", "2XB", "two", "-2GB", "0GB", [1], "1 2GB", "nan"])
 def test_what_is_no_size_is_refused_with_the_value(amount):
     with pytest.raises(ps.PlanError, match="memory=") as caught:
         parse_bytes(amount)

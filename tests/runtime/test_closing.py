@@ -9,6 +9,7 @@ import warnings
 import weakref
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import LAYOUTS, Gate, Peak, await_event, begin_with, in_thread, placed
 
 import penstock as ps
@@ -25,9 +26,9 @@ async def fetch(sample):
 
 LONG = ps.from_sequence(range(10_000))
 ENDLESS = ps.from_iterable(lambda: itertools.count())
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_layout = for_each("layout", LAYOUTS)
 #: where the workers are the loader's own, and end with it
-every_own_layout = pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "pool"])
+every_own_layout = for_each("layout", [layout for layout in LAYOUTS if layout != "pool"])
 
 
 def assert_nothing_left(before):
@@ -101,9 +102,7 @@ def test_stats_and_errors_can_be_read_after_close():
     assert "closed" in repr(loader)
 
 
-@pytest.mark.parametrize(
-    "place", [{}, {"on": "inline"}, {"workers": 1}, {"workers": 4}], ids=["background", "inline", "one", "four"]
-)
+@for_each("place", [{}, {"on": "inline"}, {"workers": 1}, {"workers": 4}])
 def test_an_infinite_source_can_be_closed(place):
     before = snapshot()
     with ENDLESS.map(identity, **place).batch(4, collate=list).loader() as loader:
@@ -116,8 +115,8 @@ def test_an_endless_repeat_can_be_closed():
         assert list(itertools.islice(loader, 7)) == [0, 1, 2, 0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("pipeline", [LONG, ENDLESS], ids=["indexed", "stream"])
-@pytest.mark.parametrize("place", [{"workers": 3}, {"workers": 8, "on": "async"}], ids=["threads", "async"])
+@for_each("pipeline", [LONG, ENDLESS])
+@for_each("place", [{"workers": 3}, {"workers": 8, "on": "async"}])
 def test_close_with_full_buffers_and_no_reader(pipeline, place):
     before = snapshot()
     full = threading.Event()
@@ -229,7 +228,7 @@ def test_close_warns_of_a_call_that_does_not_return_and_shows_where_it_stands():
 # ---------------------------------------------------------------------- the source is closed too
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@for_each("workers", [1, 4])
 def test_breaking_off_closes_the_generator_of_the_source(workers):
     closed = threading.Event()
 
@@ -357,7 +356,7 @@ def failed_loader(close):
     return weakref.ref(loader), weakref.ref(local)
 
 
-@pytest.mark.parametrize("close", [True, False])
+@for_each("close", [True, False])
 def test_a_loader_whose_epoch_failed_is_collected_with_all_its_frames(close):
     before = snapshot()
     loader, local = failed_loader(close)

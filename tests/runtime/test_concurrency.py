@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import threading
 
-import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, Gate, Peak, await_event
 
 import penstock as ps
@@ -52,11 +52,11 @@ SOURCES = {
     "indexed": lambda n: ps.from_sequence(range(n)),
     "stream": lambda n: ps.from_iterable(lambda: iter(range(n))),
 }
-every_source = pytest.mark.parametrize("source", SOURCES)
+every_source = for_each("source", SOURCES)
 
 
 @every_source
-@pytest.mark.parametrize("workers", WORKERS)
+@for_each("workers", WORKERS)
 def test_n_threads_overlap_n_calls_and_never_more(source, workers):
     meeting = Meeting(workers)
     data = SOURCES[source](100).map(meeting, workers=workers)
@@ -65,7 +65,7 @@ def test_n_threads_overlap_n_calls_and_never_more(source, workers):
 
 
 @every_source
-@pytest.mark.parametrize("workers", WORKERS)
+@for_each("workers", WORKERS)
 def test_n_coroutines_overlap_n_calls_and_never_more(source, workers):
     meeting = AsyncMeeting(workers)
     data = SOURCES[source](100).map(meeting, workers=workers, on="async")
@@ -74,7 +74,7 @@ def test_n_coroutines_overlap_n_calls_and_never_more(source, workers):
 
 
 @every_source
-@pytest.mark.parametrize("workers", [2, 4])
+@for_each("workers", [2, 4])
 def test_n_workers_of_a_pool_overlap_n_calls(source, workers):
     meeting = Meeting(workers)
     with ps.Threads(workers) as pool:
@@ -82,7 +82,7 @@ def test_n_workers_of_a_pool_overlap_n_calls(source, workers):
     assert meeting.inside.most == workers
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@for_each("workers", [2, 4])
 def test_two_stages_overlap_each_other_too(workers):
     """A call of the second stage waits for one of the first that comes later."""
     later = threading.Event()
@@ -101,7 +101,7 @@ def test_two_stages_overlap_each_other_too(workers):
     assert list(data) == list(range(10))
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@for_each("workers", [2, 4])
 def test_never_more_than_n_with_retries(workers):
     meeting, tries = Meeting(workers), itertools.count()
 
@@ -119,7 +119,7 @@ def test_never_more_than_n_with_retries(workers):
     assert meeting.inside.calls > 60
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@for_each("workers", [2, 4])
 def test_never_more_than_n_when_the_next_epoch_is_begun_early(workers):
     meeting = Meeting(workers, first=0)
     with ps.from_sequence(range(9)).map(meeting, workers=workers).loader() as loader:
@@ -128,7 +128,7 @@ def test_never_more_than_n_when_the_next_epoch_is_begun_early(workers):
     assert meeting.inside.most <= workers
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@for_each("workers", [2, 3])
 def test_after_a_timeout_n_calls_overlap_again_and_never_more(workers):
     release, met, inside = threading.Event(), threading.Event(), Peak()
 
@@ -181,7 +181,7 @@ def test_a_stage_that_stood_still_for_want_of_room_goes_on_when_the_next_one_tak
             assert list(loader) == list(range(20))
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@for_each("workers", [2, 4])
 def test_calls_that_wait_for_each_other_meet_up_to_the_last(workers):
     """No worker is left with several samples while another has none, where the end is known."""
     barrier = threading.Barrier(workers)
@@ -227,7 +227,7 @@ def reversed_order(n):
 
 
 @every_source
-@pytest.mark.parametrize("n", [2, 4, 8])
+@for_each("n", [2, 4, 8])
 def test_the_order_is_kept_when_later_samples_finish_first(source, n):
     assert list(SOURCES[source](n).map(reversed_order(n), workers=n)) == list(range(n))
 
@@ -276,7 +276,7 @@ def test_unordered_coroutines_deliver_in_the_order_of_completion():
 
 
 @every_source
-@pytest.mark.parametrize("workers", [1, 2, 8])
+@for_each("workers", [1, 2, 8])
 def test_unordered_loses_and_repeats_nothing(source, workers):
     data = SOURCES[source](500).map(lambda x: x, workers=workers, ordered=False)
     with data.loader() as loader:
@@ -285,7 +285,7 @@ def test_unordered_loses_and_repeats_nothing(source, workers):
 
 
 @every_source
-@pytest.mark.parametrize("n", [0, 1, 2, 3])
+@for_each("n", [0, 1, 2, 3])
 def test_fewer_samples_than_workers(source, n):
     with SOURCES[source](n).map(lambda x: x, workers=8).loader() as loader:
         for _ in range(20):
@@ -321,8 +321,8 @@ def test_a_slow_sample_stops_only_itself(source):
         assert list(loader) == list(range(100))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
-@pytest.mark.parametrize("source", SOURCES)
+@for_each("workers", [1, 2, 5])
+@for_each("source", SOURCES)
 def test_batches_are_the_same_for_any_number_of_workers(source, workers):
     data = SOURCES[source](85).map(lambda x: x, workers=workers).batch(10, collate=list)
     assert list(data) == [list(range(start, min(start + 10, 85))) for start in range(0, 85, 10)]

@@ -4,6 +4,7 @@ import threading
 from itertools import islice
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import LAYOUTS, Gate, await_event, fail_at, placed
 
 import penstock as ps
@@ -24,7 +25,7 @@ def epoch_of(number, n=N):
     return [(number, sample) for sample in range(n)]
 
 
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_layout = for_each("layout", LAYOUTS)
 
 
 @every_layout
@@ -92,10 +93,8 @@ def test_no_sample_crosses_when_epochs_are_broken_off_at_random(layout):
             assert list(islice(loader, cut)) == epoch_of(number)[:cut]
 
 
-@pytest.mark.parametrize(
-    "pipeline", [ps.from_sequence([]), ps.from_iterable(list), ps.from_sequence([1]).filter(bool)]
-)
-@pytest.mark.parametrize("workers", [1, 4])
+@for_each("pipeline", [ps.from_sequence([]), ps.from_iterable(list), ps.from_sequence([1]).filter(bool)])
+@for_each("workers", [1, 4])
 def test_an_empty_epoch_ends_at_once_and_the_next_begins(pipeline, workers):
     empty = pipeline.map(lambda sample: sample, workers=workers).filter(lambda sample: False).batch(2)
     with empty.loader() as loader:
@@ -156,7 +155,7 @@ def test_the_usual_loop_with_set_epoch_reads_every_epoch_once():
             assert list(loader) == epoch_of(number)
 
 
-@pytest.mark.parametrize("epoch", [-1, 1.0, True, None, "1"])
+@for_each("epoch", [-1, 1.0, True, None, "1"])
 def test_set_epoch_refuses_what_is_no_epoch(epoch):
     with ps.from_sequence([1]).loader() as loader, pytest.raises(ps.PlanError, match="set_epoch"):
         loader.set_epoch(epoch)
@@ -233,7 +232,7 @@ def test_steps_run_across_epochs(layout):
     assert [batch for _, batch in steps] == (epoch_of(0, 3) + epoch_of(1, 3) + epoch_of(2, 3))[:8]
 
 
-@pytest.mark.parametrize("n", [0, 3, 6])
+@for_each("n", [0, 3, 6])
 def test_steps_end_exactly_at_the_number_asked_for(n):
     with pipeline_on("one thread", n=3).loader() as loader:
         assert len(list(loader.steps(n))) == n
@@ -244,7 +243,7 @@ def test_steps_of_an_empty_pipeline_say_that_they_never_come():
         list(loader.steps(1))
 
 
-@pytest.mark.parametrize("n", [-1, 1.5, True, None])
+@for_each("n", [-1, 1.5, True, None])
 def test_epochs_and_steps_refuse_what_is_no_number(n):
     with ps.from_sequence([1]).loader() as loader:
         with pytest.raises(ps.PlanError):
@@ -253,9 +252,7 @@ def test_epochs_and_steps_refuse_what_is_no_number(n):
             loader.steps(n)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"epochs": 0}, {"epochs": True}, {"epochs": 1.5}, {"seed": "x"}, {"seed": True}]
-)
+@for_each("arguments", [{"epochs": 0}, {"epochs": True}, {"epochs": 1.5}, {"seed": "x"}, {"seed": True}])
 def test_a_loader_refuses_what_is_no_number(arguments):
     with pytest.raises(ps.PlanError):
         ps.from_sequence([1]).loader(**arguments)
@@ -287,7 +284,7 @@ def test_the_next_epoch_is_begun_early():
         assert seen.epochs == {0, 1}
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@for_each("workers", [1, 4])
 def test_no_epoch_is_begun_past_the_last(workers):
     seen = Seen(epoch=None)
     with ps.from_sequence(range(4)).map(seen, workers=workers, info=True).loader(epochs=2) as loader:
@@ -297,7 +294,7 @@ def test_no_epoch_is_begun_past_the_last(workers):
     assert seen.epochs == {0, 1}
 
 
-@pytest.mark.parametrize("workers", [1, 4])
+@for_each("workers", [1, 4])
 def test_epochs_n_begins_none_past_its_last(workers):
     seen = Seen(epoch=None)
     with ps.from_sequence(range(4)).map(seen, workers=workers, info=True).loader() as loader:
@@ -392,7 +389,7 @@ def test_a_stream_is_opened_once_per_epoch_and_not_early():
         assert len(opened) == 2
 
 
-@pytest.mark.parametrize("layout", ["background", "four threads"])
+@for_each("layout", ["background", "four threads"])
 def test_a_thousand_samples_come_in_order_over_several_workers(layout):
     with pipeline_on(layout, n=1000).loader() as loader:
         assert list(loader) == epoch_of(0, 1000)

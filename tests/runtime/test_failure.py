@@ -7,16 +7,17 @@ import traceback
 import weakref
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import LAYOUTS, await_event, fail_at, placed, until_error
 
 import penstock as ps
 
-every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_layout = for_each("layout", LAYOUTS)
 SOURCES = {
     "indexed": lambda n: ps.from_sequence(range(n)),
     "stream": lambda n: ps.from_iterable(lambda: iter(range(n))),
 }
-every_source = pytest.mark.parametrize("source", SOURCES)
+every_source = for_each("source", SOURCES)
 
 
 async def fetch_but_not_7(sample):
@@ -30,7 +31,7 @@ async def fetch_but_not_7(sample):
 
 @every_source
 @every_layout
-@pytest.mark.parametrize("bad", [0, 7, 39])
+@for_each("bad", [0, 7, 39])
 def test_good_samples_come_first_then_the_error(source, layout, bad):
     data = SOURCES[source](40).map(fail_at(bad), **placed(layout))
     with data.loader(epochs=1) as loader:
@@ -170,14 +171,14 @@ def deeper(sample):
     raise LookupError(f"no {sample}")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_the_traceback_holds_the_users_frames(layout):
     _, exc = until_error(ps.from_sequence([3]).map(deep, **placed(layout)))
     names = [frame.name for frame in traceback.extract_tb(exc.__traceback__)]
     assert names[-2:] == ["deep", "deeper"]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_one_note_names_op_line_sample_and_worker(layout):
     _, exc = until_error(ps.from_sequence(range(100, 120)).map(lambda x: x, **placed(layout)).map(deep_at_105))
     (note,) = exc.__notes__
@@ -197,7 +198,7 @@ def test_the_note_names_the_sample_by_its_number_in_the_source_under_shuffle():
 
 
 @every_layout
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyncIteration])
+@for_each("error", [SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyncIteration])
 def test_unusual_exceptions_end_the_run_and_never_hang(layout, error):
     data = ps.from_sequence(range(6)).map(fail_at(3, error=error), **placed(layout))
     with data.loader(epochs=1) as loader:
@@ -208,7 +209,7 @@ def test_unusual_exceptions_end_the_run_and_never_hang(layout, error):
     )
 
 
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+@for_each("error", [SystemExit, KeyboardInterrupt])
 def test_what_is_no_exception_ends_the_run_although_errors_are_skipped(error):
     data = ps.from_sequence(range(6)).map(fail_at(3, error=error), workers=2, on_error="skip")
     got, exc = until_error(data)
@@ -261,7 +262,7 @@ def test_the_same_exception_object_raised_many_times_does_not_grow(layout):
         assert len(loader.errors()) == 200
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_wrong_arity_fails_at_once(layout):
     got, exc = until_error(ps.from_sequence(range(5)).map(lambda: None, **placed(layout)))
     assert got == []
@@ -280,7 +281,7 @@ def test_a_source_that_raises_in_its_factory():
     assert repr(exc) == "OSError('no such bucket')"
 
 
-@pytest.mark.parametrize("good", [0, 1, 5, 100])
+@for_each("good", [0, 1, 5, 100])
 @every_layout
 def test_a_stream_that_raises_after_its_good_records(good, layout):
     def records():
@@ -311,7 +312,7 @@ class Torn:
 
 
 @every_layout
-@pytest.mark.parametrize("bad", [0, 7, 29])
+@for_each("bad", [0, 7, 29])
 def test_an_indexed_source_that_cannot_read_a_sample(layout, bad):
     with ps.from_sequence(Torn(30, bad)).map(lambda x: x, **placed(layout)).loader(epochs=1) as loader:
         got, exc = until_error(loader)
@@ -349,7 +350,7 @@ def test_a_source_that_is_too_short_is_an_error_and_not_a_hang():
 # ---------------------------------------------------------------------- initialisers
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@for_each("layout", LAYOUTS)
 def test_a_failing_initialiser_surfaces(layout):
     def make():
         raise OSError("no licence")
@@ -392,7 +393,7 @@ def test_an_initialiser_runs_once_per_worker_over_all_epochs():
     assert len(set(made)) == 3
 
 
-@pytest.mark.parametrize("error", [ps.Skip, ValueError])
+@for_each("error", [ps.Skip, ValueError])
 def test_what_was_skipped_keeps_no_other_sample_alive(error):
     """An exception keeps the frames it went through; those of the library hold all samples of the chunk."""
     alive = []
@@ -431,8 +432,8 @@ BEHIND = {
 }
 
 
-@pytest.mark.parametrize("source", ["indexed", "stream"])
-@pytest.mark.parametrize("behind", BEHIND)
+@for_each("source", ["indexed", "stream"])
+@for_each("behind", BEHIND)
 def test_where_everything_fails_the_limit_is_heeded_though_no_batch_is_ever_made(behind, source):
     calls = []
 

@@ -1,6 +1,7 @@
 """What becomes of a sample whose call failed, as a table."""
 
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock.runtime.failure import ErrorLimit, Verdict, add_note, decide
@@ -8,8 +9,8 @@ from penstock.runtime.failure import ErrorLimit, Verdict, add_note, decide
 RETRY = ps.Retry(2, backoff_s=0.5)
 
 
-@pytest.mark.parametrize(
-    ("on_error", "exc", "attempt", "expected"),
+@for_each(
+    "on_error, exc, attempt, expected",
     [
         ("raise", ValueError(), 0, Verdict("raise")),
         ("skip", ValueError(), 0, Verdict("skip")),
@@ -25,13 +26,13 @@ def test_on_error_decides_what_becomes_of_an_exception(on_error, exc, attempt, e
     assert decide(on_error, exc, attempt) == expected
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip", RETRY, ps.Retry(1, 0, then="raise")])
+@for_each("on_error", ["raise", "skip", RETRY, ps.Retry(1, 0, then="raise")])
 def test_skip_drops_the_sample_whatever_on_error_says(on_error):
     assert decide(on_error, ps.Skip("why"), 0) == Verdict("skip")
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip", RETRY])
-@pytest.mark.parametrize("exc", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
+@for_each("on_error", ["raise", "skip", RETRY])
+@for_each("exc", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()])
 def test_what_is_no_exception_always_ends_the_run(on_error, exc):
     assert decide(on_error, exc, 0) == Verdict("raise")
 
@@ -44,8 +45,8 @@ def test_the_note_names_op_place_sample_and_worker():
         assert part in note
 
 
-@pytest.mark.parametrize(
-    ("limit", "errors", "samples", "too_many"),
+@for_each(
+    "limit, errors, samples, too_many",
     [
         (None, 10**6, 0, False),
         (3, 2, 0, False),
@@ -75,13 +76,13 @@ def test_a_share_of_few_samples_is_judged_at_the_end_of_the_epoch_only():
     assert limit.check(1, 9, ended=True) is None
 
 
-@pytest.mark.parametrize("limit", [-1, -0.5, True, "many", [1]])
+@for_each("limit", [-1, -0.5, True, "many", [1]])
 def test_what_is_no_limit_is_refused_before_anything_starts(limit):
     with pytest.raises(ps.PlanError, match="max_errors"):
         ps.from_sequence([1]).loader(max_errors=limit)
 
 
-@pytest.mark.parametrize("arguments", [{"times": 0}, {"times": True}, {"backoff_s": -1}, {"then": "ignore"}])
+@for_each("arguments", [{"times": 0}, {"times": True}, {"backoff_s": -1}, {"then": "ignore"}])
 def test_a_retry_that_makes_no_sense_is_refused(arguments):
     with pytest.raises(ps.PlanError, match="Retry"):
         ps.Retry(**arguments)

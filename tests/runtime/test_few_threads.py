@@ -38,7 +38,7 @@ print(*[one.message for one in told])
 class TestLimited:
     def said(self, spare: int) -> list[str]:
         code = LIMITED.format(spare=spare)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=99, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 

@@ -1,6 +1,6 @@
 """The interpreter ends cleanly and silently, whatever a loader is doing."""
 
-import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import run_script
 
 PRELUDE = """
@@ -111,7 +111,7 @@ for sample in loader:
 }
 
 
-@pytest.mark.parametrize("state", STATES)
+@for_each("state", STATES)
 def test_the_interpreter_exits_cleanly_and_silently(state):
     done = run_script(PRELUDE + STATES[state])
     assert (done.returncode, done.stderr) == (0, "")

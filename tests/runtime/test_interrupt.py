@@ -9,6 +9,7 @@ import textwrap
 import threading
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import SOON_S
 
 import penstock as ps
@@ -91,7 +92,7 @@ def _read(descriptor):
         return ""
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@for_each("loop", LOOPS)
 def test_ctrl_c_reaches_the_training_loop_and_ends_the_process(loop):
     code, text = pressed_ctrl_c(LOOPS[loop])
     assert code == -signal.SIGINT, text
@@ -99,7 +100,7 @@ def test_ctrl_c_reaches_the_training_loop_and_ends_the_process(loop):
     assert text.count("Traceback") == 1
 
 
-@pytest.mark.parametrize("place", [{"on": "inline"}, {"workers": 1}, {"workers": 2}], ids=["inline", "one", "two"])
+@for_each("place", [{"on": "inline"}, {"workers": 1}, {"workers": 2}])
 def test_a_keyboard_interrupt_raised_by_a_function_arrives_and_the_loader_goes_on(place):
     once = [KeyboardInterrupt()]
 

@@ -32,17 +32,12 @@ from tests.runtime.process_helpers import (
 )
 
 import penstock as ps
-from penstock.executors.startup import keep_warm
 from penstock.memory import block as block_module
 from penstock.runtime import isolated
 from penstock.runtime.line import Line
 from penstock.runtime.wire import Wire
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _warm():
-    with keep_warm():
-        yield
+pytestmark = pytest.mark.usefixtures("warm_processes")
 
 
 def plain(sample):
@@ -179,7 +174,7 @@ def test_a_timeout_names_the_sample():
             time.sleep(100)
         return x
 
-    with NUMBERS.map(stuck, workers=2).loader(isolate=True, timeout_s=0.5) as loader:
+    with NUMBERS.map(stuck, workers=2).loader(isolate=True, timeout_s=2) as loader:
         got, exc = until_error(loader)
         assert got == list(range(len(got)))
         assert type(exc) is ps.StageTimeout
@@ -188,7 +183,7 @@ def test_a_timeout_names_the_sample():
 
 
 def test_a_stopped_child_is_a_timeout():
-    with NUMBERS.map(lambda x: spend(0.001) or x, workers=1).loader(isolate=True, timeout_s=0.5) as loader:
+    with NUMBERS.map(lambda x: spend(0.001) or x, workers=1).loader(isolate=True, timeout_s=2) as loader:
         iterator = iter(loader)
         next(iterator)
         (pid,) = workers()
@@ -201,7 +196,6 @@ def test_a_stopped_child_is_a_timeout():
         assert list(loader) == list(range(60))
 
 
-@pytest.mark.timeout(20)
 def test_a_child_stopped_in_the_middle_of_a_message_is_a_timeout(monkeypatch):
     monkeypatch.setattr(block_module, "_MOST_BLOCKS", 0)  # so that batches go through the socket
     wait = Line.wait
@@ -214,7 +208,7 @@ def test_a_child_stopped_in_the_middle_of_a_message_is_a_timeout(monkeypatch):
             kill(line.process.pid, signal.SIGSTOP)
         return found
 
-    with NUMBERS.map(lambda x: np.full(1_000_000, x), workers=1).loader(isolate=True, timeout_s=0.5) as loader:
+    with NUMBERS.map(lambda x: np.full(1_000_000, x), workers=1).loader(isolate=True, timeout_s=2) as loader:
         monkeypatch.setattr(Line, "wait", waits)
         _, exc = until_error(loader)
         assert type(exc) is ps.StageTimeout
@@ -238,7 +232,7 @@ def test_what_comes_while_a_timeout_is_explained_is_not_lost(many, tmp_path, mon
         select.select([line.process.socket], [], [], 20)
         return holding(self, line)
 
-    with NUMBERS.map(late, workers=1).loader(isolate=True, timeout_s=1) as loader:
+    with NUMBERS.map(late, workers=1).loader(isolate=True, timeout_s=3) as loader:
         monkeypatch.setattr(isolated.Isolated, "_holding", slowly)
         _, exc = until_error(loader)
         assert type(exc) is ps.StageTimeout
@@ -299,7 +293,7 @@ def test_a_sample_that_always_kills_ends_in_an_error(bad, how):
 
     pipeline = NUMBERS.map(deadly, workers=1)
     pipeline = pipeline.batch(3) if how == "batch" else pipeline
-    with pipeline.loader(isolate=True, timeout_s=10) as loader:
+    with pipeline.loader(isolate=True, timeout_s=60) as loader:
         _, exc = until_error(loader)
         assert type(exc) is ps.WorkerDied
         assert "exited with code 3" in str(exc)

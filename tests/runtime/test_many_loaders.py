@@ -5,7 +5,7 @@ import random
 import threading
 import time
 
-import pytest
+from tests.cases import for_each
 from tests.helpers import in_threads
 
 import penstock as ps
@@ -90,8 +90,7 @@ def nest(pipeline, rng, whole):
 USES = [read_once, break_off, read_epochs, break_and_read_again, close_from_elsewhere, drop, start_ahead, nest]
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("seed", range(3))
+@for_each("seed", range(3))
 def test_loaders_in_three_threads_do_not_disturb_each_other(seed):
     wrong = []
 

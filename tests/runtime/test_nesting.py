@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, Peak
 
 import penstock as ps
@@ -24,13 +25,13 @@ def expected(n):
     return [3 * (sample + 1) for sample in range(n)]
 
 
-@pytest.mark.parametrize("outer", [{}, {"on": "inline"}, {"workers": 1}, {"workers": 3}])
-@pytest.mark.parametrize("inner", [{}, {"on": "inline"}, {"workers": 1}, {"workers": 3}])
+@for_each("outer", [{}, {"on": "inline"}, {"workers": 1}, {"workers": 3}])
+@for_each("inner", [{}, {"on": "inline"}, {"workers": 1}, {"workers": 3}])
 def test_a_pipeline_inside_a_map_on_workers_of_its_own(outer, inner):
     assert list(ps.from_sequence(range(8)).map(inner_on(**inner), **outer)) == expected(8)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@for_each("workers", [1, 2, 3])
 def test_a_pipeline_inside_a_map_on_one_shared_pool(workers):
     with ps.Threads(workers) as pool:
         data = ps.from_sequence(range(6)).map(inner_on(on=pool), on=pool)
@@ -38,7 +39,7 @@ def test_a_pipeline_inside_a_map_on_one_shared_pool(workers):
             assert list(data) == expected(6)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_a_loader_kept_inside_a_map_on_one_shared_pool(workers):
     with ps.Threads(workers) as pool:
 
@@ -51,7 +52,7 @@ def test_a_loader_kept_inside_a_map_on_one_shared_pool(workers):
             assert list(data) == [(sample, [0, 1, 2, 3]) for sample in range(12)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_three_levels_on_one_shared_pool(workers):
     with ps.Threads(workers) as pool:
 
@@ -63,7 +64,7 @@ def test_three_levels_on_one_shared_pool(workers):
             assert list(data) == [2 * value for value in expected(4)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_a_nested_stream_with_two_stages_on_one_shared_pool(workers):
     with ps.Threads(workers) as pool:
 
@@ -77,7 +78,7 @@ def test_a_nested_stream_with_two_stages_on_one_shared_pool(workers):
             assert list(data) == [5 * (sample + 1) for sample in range(6)]
 
 
-@pytest.mark.parametrize(("a_workers", "b_workers"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+@for_each("a_workers, b_workers", [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_two_pools_nested_in_each_others_functions(a_workers, b_workers):
     with ps.Threads(a_workers) as a, ps.Threads(b_workers) as b:
 
@@ -117,7 +118,7 @@ def test_two_readers_in_two_threads_nested_on_one_pool():
             assert got == [expected(5)] * 3
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_a_pipeline_that_is_never_consumed_does_not_stop_another_on_its_pool(workers):
     with ps.Threads(workers) as pool:
         for _ in range(TIMES):
@@ -127,7 +128,7 @@ def test_a_pipeline_that_is_never_consumed_does_not_stop_another_on_its_pool(wor
             idle.close()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_a_pipeline_broken_off_and_kept_does_not_stop_another_on_its_pool(workers):
     with ps.Threads(workers) as pool:
         data = ps.from_sequence(range(200)).map(lambda x: x, on=pool)
@@ -139,8 +140,8 @@ def test_a_pipeline_broken_off_and_kept_does_not_stop_another_on_its_pool(worker
             assert list(held) == list(range(1, 200))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("source", ["indexed", "stream"])
+@for_each("workers", [1, 2, 3])
+@for_each("source", ["indexed", "stream"])
 def test_several_stages_of_one_pipeline_on_one_pool(workers, source):
     with ps.Threads(workers) as pool:
         start = ps.from_sequence(range(60)) if source == "indexed" else ps.from_iterable(lambda: range(60))
@@ -157,7 +158,7 @@ def test_several_stages_of_one_pipeline_on_one_pool(workers, source):
                 assert sum(loader) == sum(range(1, 61, 2))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_a_thread_stage_between_two_stages_of_one_pool(workers):
     with ps.Threads(workers) as pool:
         data = ps.from_sequence(range(40)).map(str, on=pool).map(int, workers=1).map(float, on=pool)
@@ -165,7 +166,7 @@ def test_a_thread_stage_between_two_stages_of_one_pool(workers):
             assert list(data) == [float(x) for x in range(40)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_an_async_stage_between_two_stages_of_one_pool(workers):
     async def fetch(sample):
         return sample
@@ -193,7 +194,7 @@ def test_loaders_of_one_pool_take_turns():
             assert list(zip(one, other, strict=True)) == [(x, x) for x in range(100)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@for_each("workers", [1, 2])
 def test_a_shared_pool_never_runs_more_calls_than_it_has_workers(workers):
     inside = Peak()
 

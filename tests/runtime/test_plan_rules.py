@@ -4,6 +4,7 @@ import os
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import plan_of
 
 import penstock as ps
@@ -114,7 +115,7 @@ PLACED = {
 }
 
 
-@pytest.mark.parametrize("case", PLACED)
+@for_each("case", PLACED)
 def test_stages_are_placed_and_fused(case):
     pipeline, expected = PLACED[case]
     assert stages(pipeline) == expected
@@ -137,8 +138,8 @@ def test_auto_workers_are_the_processors_we_may_use():
     assert stages(S.map(f, workers="auto")) == [("thread", len(os.sched_getaffinity(0)), ["f"])]
 
 
-@pytest.mark.parametrize(
-    ("options", "pipeline", "expected"),
+@for_each(
+    "options, pipeline, expected",
     [
         ({"inline": True}, S.map(f, workers=4).map(g, workers=2), [("inline", 1, ["f", "g"])]),
         ({"inline": True}, SLOW.map(fetch, workers=4).map(g), [("inline", 1, ["fetch", "g"])]),
@@ -164,15 +165,15 @@ JOINED_BY = {
 }
 
 
-@pytest.mark.parametrize("case", JOINED_BY)
+@for_each("case", JOINED_BY)
 def test_batches_are_cut_in_the_order_of_delivery_where_the_count_may_vary(case):
     *_, last = plan_of(JOINED_BY[case]).stages
     assert len(plan_of(JOINED_BY[case]).stages) == 2
     assert (last.unit, last.hopeful) == (1, False)
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "hopeful"),
+@for_each(
+    "pipeline, hopeful",
     [
         (S.batch(2), False),
         (S.map(f).batch(2), True),
@@ -206,15 +207,13 @@ def test_a_batch_of_real_arrays_is_one_read_unless_a_function_sees_the_rows():
     assert not plan_of(S.batch(2)).root.block_read
 
 
-@pytest.mark.parametrize(
-    "pipeline", [S.shuffle().map(f), S.map(f).shuffle(), S.shuffle().repeat(2), S.skip(1).take(2)]
-)
+@for_each("pipeline", [S.shuffle().map(f), S.map(f).shuffle(), S.shuffle().repeat(2), S.skip(1).take(2)])
 def test_ops_that_only_change_the_order_cost_no_stage(pipeline):
     assert len(plan_of(pipeline).stages) == 1
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "culprit"),
+@for_each(
+    "pipeline, culprit",
     [
         (S.filter(f).shuffle(), r"filter\(f\)"),
         (S.flat_map(f).shuffle(), r"flat_map\(f\)"),
@@ -228,7 +227,7 @@ def test_a_global_shuffle_where_nothing_can_be_indexed_names_the_cause_and_the_r
     assert "window" in str(caught.value)
 
 
-@pytest.mark.parametrize("pipeline", [S.filter(f).shuffle(), STREAM.shuffle()])
+@for_each("pipeline", [S.filter(f).shuffle(), STREAM.shuffle()])
 def test_what_cannot_run_says_so_when_the_loader_is_made(pipeline):
     with pytest.raises(ps.PlanError):
         pipeline.loader()
@@ -264,7 +263,7 @@ def test_global_generators_on_several_threads_are_refused():
     assert stages(S.map(f, rng="global")) == [("thread", 1, ["f"])]
 
 
-@pytest.mark.parametrize("workers", [0, -1, True, 1.5, "many"])
+@for_each("workers", [0, -1, True, 1.5, "many"])
 def test_what_is_no_number_of_workers_is_refused_where_it_is_written(workers):
     with pytest.raises(ps.PlanError, match="workers"):
         S.map(f, workers=workers)

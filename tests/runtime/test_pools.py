@@ -6,6 +6,7 @@ import threading
 import weakref
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import Gate, in_thread
 
 import penstock as ps
@@ -174,7 +175,7 @@ def test_pools_are_compared_by_identity():
     assert len({one, other}) == 2
 
 
-@pytest.mark.parametrize("workers", [0, -3, "many", 2.5, True, None])
+@for_each("workers", [0, -3, "many", 2.5, True, None])
 def test_what_is_no_number_of_workers_is_refused(workers):
     with pytest.raises(ps.PlanError, match="workers"):
         ps.Threads(workers)

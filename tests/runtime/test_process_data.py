@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.runtime import kinds_of_data
 from tests.runtime.kinds_of_data import MAKERS, Point, Record
 
@@ -41,7 +42,7 @@ ROUTES = {
 }
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@for_each("route", ROUTES)
 def test_samples_of_every_kind_arrive_as_they_were(route):
     with ps.Processes(2) as pool:
         check_route("values", route, pool)
@@ -117,8 +118,8 @@ def arrays_in(tree):
             yield from arrays_in(value)
 
 
-@pytest.mark.parametrize("size", [3, 3000, 300_000])
-@pytest.mark.parametrize("made", ["rows", "batches"])
+@for_each("size", [3, 3000, 300_000])
+@for_each("made", ["rows", "batches"])
 def test_what_is_delivered_is_writable_and_nobody_elses(size, made):
     x = np.arange(8 * size).reshape(8, size)
     rows = ps.from_arrays({"x": x, "y": np.arange(8)})
@@ -142,7 +143,7 @@ def test_samples_of_a_chunk_can_be_written_without_changing_their_neighbours():
         sample["a"][:] = sample["b"][0][:] = -1
 
 
-@pytest.mark.parametrize("length", [10, 50_000])
+@for_each("length", [10, 50_000])
 def test_batches_that_are_kept_stay_as_they_were(length):
     descriptors = "/proc/self/fd"
     with ps.from_sequence(range(300)).map(lambda x: np.full(length, x), **TWO).batch(2).loader() as loader:

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-import pytest
+from tests.cases import for_each
 from tests.runtime.process_helpers import await_true, script
 
 #: the promise is a second or two; a machine that does ten other things takes longer
@@ -111,7 +111,7 @@ def ends(running, code=0):
     return err
 
 
-@pytest.mark.parametrize("state", STATES)
+@for_each("state", STATES)
 def test_the_exit_is_silent_and_soon(state):
     code = PRELUDE.replace("{how}", "while True: pass") + STATES[state]
     code += "\nready()\n" if state not in STUCK else "\nsys.stdin.readline()\n"
@@ -126,7 +126,7 @@ def test_the_exit_is_silent_and_soon(state):
         assert ends(running) == ""
 
 
-@pytest.mark.parametrize("place", ["on='process'", "workers=1"])
+@for_each("place", ["on='process'", "workers=1"])
 def test_an_exception_of_the_training_loop_is_all_that_is_printed(place):
     options = "" if "process" in place else "isolate=True"
     code = PRELUDE.replace("{how}", "pass") + (
@@ -139,7 +139,7 @@ def test_an_exception_of_the_training_loop_is_all_that_is_printed(place):
         assert err.count("Traceback") == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "loader",
     [
         "LONG.map(stuck, on='process', workers=2).loader()",
@@ -189,7 +189,7 @@ def slow(x):
 for isolate in True, False:
     met, go_on = (os.path.join(sys.argv[1], f"{name} {isolate}") for name in ("met", "go on"))
     place = {"workers": 1} if isolate else {"on": "process", "workers": 2}
-    loader = ps.from_sequence(range(50)).map(slow, **place).loader(isolate=isolate, timeout_s=10)
+    loader = ps.from_sequence(range(50)).map(slow, **place).loader(isolate=isolate, timeout_s=60)
     try:
         for x in loader: pass
     except KeyboardInterrupt:

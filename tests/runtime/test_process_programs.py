@@ -392,7 +392,7 @@ def python(*arguments, cwd, stdin=None):
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         cwd=cwd,
         check=False,
     )

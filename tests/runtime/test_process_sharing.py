@@ -12,11 +12,13 @@ import textwrap
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 
 pytestmark = [
     pytest.mark.alone,
+    pytest.mark.timeout(120),
     pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="only Linux tells the PSS"),
 ]
 
@@ -48,7 +50,7 @@ def memory(*kinds):
 
 
 def descriptors():
-    return [len(os.listdir(f"/proc/{pid}/fd")) for pid in tree(os.getpid())]
+    return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in tree(os.getpid()))
 
 
 def steady(pipeline, *kinds, batches=None):
@@ -69,7 +71,7 @@ def run(code):
         [sys.executable, "-W", "error", "-c", textwrap.dedent(PRELUDE) + textwrap.dedent(code)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -83,16 +85,16 @@ def test_a_heap_array_is_copied_once_for_all_workers():
         return data.map(lambda row: int(row[0]) + int(row[-1]), on="process", workers=3).batch(100)
 
     small = steady(pipeline(np.ones((20_000, 5))))
-    rows = np.ones((200_000, 100))          # 160 MB, all of it read by one worker or the other
+    rows = np.ones((20_000, 1000))          # 160 MB, all of it read by one worker or the other
     print(json.dumps([steady(pipeline(rows)) - small, rows.nbytes]))
     """)
-    # the user's own, and one copy for all workers
-    assert 1.9 * nbytes < grown < 2.1 * nbytes
+    # The user's own, and one copy for all workers; a copy for each would be four times as much.
+    assert 1.9 * nbytes < grown < 2.5 * nbytes
 
 
 def test_pipelines_over_the_same_array_share_its_copy():
     grown, nbytes = run("""
-    rows = np.ones((200_000, 100))
+    rows = np.ones((20_000, 1000))
     data = ps.from_arrays(rows).map(lambda row: float(row.sum()), on="process", workers=2)
     with data.batch(100).loader() as one:
         list(one)
@@ -106,7 +108,7 @@ def test_pipelines_over_the_same_array_share_its_copy():
 
 def test_a_memmap_is_opened_again_and_not_copied(tmp_path):
     path = tmp_path / "rows.npy"
-    np.save(path, np.ones((200_000, 100)))
+    np.save(path, np.ones((20_000, 1000)))
     grown, nbytes = run(f"""
     def pipeline(rows):
         return ps.from_arrays(rows).shuffle().map(lambda row: float(row.sum()), on="process", workers=2).batch(100)
@@ -128,8 +130,8 @@ def test_a_long_list_of_strings_is_read_here_and_not_copied_into_the_workers():
     before = memory()
     names = [f"train/class-{number % 1000:04d}/image-{number:08d}.jpg" for number in range(2_000_000)]
     nbytes = memory() - before
-    short = steady(pipeline(names[:5000], 400), batches=200)
-    print(json.dumps([steady(pipeline(names, 1), batches=200) - short, nbytes]))
+    short = steady(pipeline(names[:5000], 400), batches=20)
+    print(json.dumps([steady(pipeline(names, 1), batches=20) - short, nbytes]))
     """)
     assert nbytes > 100e6
     assert grown < 0.05 * nbytes
@@ -142,55 +144,58 @@ def test_arrays_of_a_long_list_are_read_here_too():
         return data.map(lambda row: row.sum(), on="process", workers=2).batch(100)
 
     rows = [np.full(100, number) for number in range(100_000)]           # 80 MB, and as much again as objects
-    short = steady(pipeline(rows[:1000], 100), batches=300)
-    print(json.dumps([steady(pipeline(rows, 1), batches=300) - short, sum(row.nbytes for row in rows)]))
+    short = steady(pipeline(rows[:1000], 100), batches=50)
+    print(json.dumps([steady(pipeline(rows, 1), batches=50) - short, sum(row.nbytes for row in rows)]))
     """)
     assert grown < 0.25 * nbytes  # what is on its way, and no copy of the whole
 
 
-def test_memory_and_descriptors_are_flat_over_200_epochs():
+def test_memory_and_descriptors_are_flat_over_many_epochs():
     found = run("""
     rows = np.ones((40, 20_000))
     data = ps.from_arrays(rows).shuffle().map(lambda row: row * 2, on="process", workers=2).batch(4)
-    marks = []
+    counts, sizes = [], []     # how much is in flight at the end of an epoch is chance, so look at many ends
     with data.loader() as loader:
-        for epoch in range(200):
+        for epoch in range(120):
             for batch in loader:
                 assert batch[0, 0] == 2
-            if epoch in (60, 199):
-                del batch
+            del batch
+            counts.append(descriptors())
+            if epoch % 10 == 9:
                 gc.collect()
-                marks.append([memory("Pss_Anon"), memory("Pss_Shmem"), sum(descriptors())])
-    print(json.dumps(marks))
+                sizes.append(memory("Pss_Anon"))
+        shared = memory("Pss_Shmem")
+    print(json.dumps([max(sizes[1:5]), min(sizes[-4:]), shared, max(counts[10:50]), min(counts[90:])]))
     """)
-    (early, _, few), (late, shared, many) = found
+    early, late, shared, most, least = found
     assert late < early + 8e6
     assert shared < 60e6  # batches of 0.6 MB, and some room to spare
-    assert many <= few + 6
+    assert least <= most
 
 
 def test_memory_is_flat_over_a_long_stream_of_samples_of_many_sizes():
     found = run("""
     def stream():
-        for number in range(3000):
+        for number in range(2000):
             yield np.ones(1 + (number * 7919) % 20_000)
 
     data = ps.from_iterable(stream).map(lambda row: np.append(row, 1.0), on="process", workers=2)
-    marks = []
+    counts, sizes = [], []
     with data.loader() as loader:
-        for epoch in range(6):
-            for sample in loader:
-                pass
-            if epoch in (1, 5):
-                del sample
-                gc.collect()
-                marks.append([memory("Pss_Anon"), memory("Pss_Shmem"), sum(descriptors())])
-    print(json.dumps(marks))
+        for epoch in range(4):
+            for number, sample in enumerate(loader):
+                if number % 100 == 99:
+                    counts.append(descriptors())
+            del sample
+            gc.collect()
+            sizes.append(memory("Pss_Anon"))
+        shared = memory("Pss_Shmem")
+    print(json.dumps([max(sizes[:2]), min(sizes[2:]), shared, max(counts[10:40]), min(counts[60:])]))
     """)
-    (early, _, few), (late, shared, many) = found
+    early, late, shared, most, least = found
     assert late < early + 8e6
     assert shared < 150e6  # blocks are kept for a while, and come in many sizes here
-    assert many <= few + 12
+    assert least <= most
 
 
 # ---------------------------------------------------------------------- what explain() says
@@ -215,7 +220,7 @@ def test_explain_says_that_arrays_are_copied_into_shared_memory_once(tmp_path):
     assert "shared memory" not in explained(ps.from_arrays(np.load(tmp_path / "x.npy", mmap_mode="r")))
 
 
-@pytest.mark.parametrize("kind", [list, tuple])
+@for_each("kind", [list, tuple])
 def test_explain_says_that_a_long_list_is_read_here(kind):
     names = kind([f"name-{number}" for number in range(200_000)])
     for pipeline in (ps.from_sequence(names), ps.from_arrays({"name": names})):

@@ -11,6 +11,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.logs import Log
 
 import penstock as ps
@@ -82,7 +83,7 @@ def draw_globally(x):
     return x, random.random(), float(np.random.random())
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@for_each("workers", [1, 2, 3])
 def test_global_generators_may_be_drawn_from_by_several_processes(workers):
     pipeline = ps.from_sequence(range(30)).map(draw_globally, rng="global", on="process", workers=workers)
     first, second = same_as_inline(pipeline)
@@ -261,7 +262,7 @@ def test_a_generator_of_a_million_is_not_materialised(log):
 # ---------------------------------------------------------------------- skipping
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@for_each("workers", [1, 2, 3])
 def test_batches_are_cut_anew_from_the_first_sample_that_is_skipped(workers):
     def thin(x, info):
         if x % 7 == 3 or (info.epoch == 1 and x == 50):
@@ -287,7 +288,7 @@ def test_batches_are_cut_anew_from_the_first_sample_that_is_skipped(workers):
             ]
 
 
-@pytest.mark.parametrize(("limit", "raised"), [(3, True), (10, False), (0.05, True), (0.5, False)])
+@for_each("limit, raised", [(3, True), (10, False), (0.05, True), (0.5, False)])
 def test_max_errors_counts_what_processes_skip(limit, raised):
     def bad(x):
         if x % 20 == 7:
@@ -318,7 +319,7 @@ def test_a_call_past_its_timeout_is_skipped_and_its_process_replaced(log):
             time.sleep(1000)
         return x
 
-    pipeline = ps.from_sequence(range(10)).map(slow, timeout_s=0.3, on_error="skip", **TWO)
+    pipeline = ps.from_sequence(range(10)).map(slow, timeout_s=0.5, on_error="skip", **TWO)
     with pipeline.loader(epochs=1) as loader:
         assert list(loader) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         (record,) = loader.errors()
@@ -335,7 +336,7 @@ def test_a_batch_that_does_not_come_in_time_names_the_op_and_the_sample():
         return x
 
     with (
-        ps.from_sequence(range(10)).map(slow, on="process").loader(timeout_s=0.5) as loader,
+        ps.from_sequence(range(10)).map(slow, on="process").loader(timeout_s=2) as loader,
         pytest.raises(ps.StageTimeout, match=r"map\(slow\).*sample 5"),
     ):
         list(loader)
@@ -585,7 +586,7 @@ def test_a_cached_stream_may_be_broken_off_and_read_again_without_a_hang():
     """Who looks for a ticket may open stages of another crew; if that was just looking, it has to look again."""
     pipeline = ps.from_iterable(lambda: range(6)).map(lambda x: x + 1).cache()
     for _ in range(25):
-        with pipeline.loader(on="process", workers=3, timeout_s=10) as loader:
+        with pipeline.loader(on="process", workers=3, timeout_s=60) as loader:
             for _ in range(3):
                 assert next(iter(loader)) == 1
             assert list(loader) == list(loader) == [1, 2, 3, 4, 5, 6]

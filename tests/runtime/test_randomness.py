@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock.randomness import Draws, derive, permute
@@ -16,13 +17,13 @@ def test_every_n_up_to_2000_gives_a_bijection():
         assert np.array_equal(np.sort(order(n, key=n * 7919)), np.arange(n)), n
 
 
-@pytest.mark.parametrize("n", [4095, 4096, 4097, 10_007, 65_536, 65_537, 200_000])
+@for_each("n", [4095, 4096, 4097, 10_007, 65_536, 65_537, 200_000])
 def test_larger_n_give_a_bijection_too(n):
     for key in (0, 1, derive("x")):
         assert np.bincount(order(n, key), minlength=n).tolist() == [1] * n
 
 
-@pytest.mark.parametrize("n", [2**32 - 1, 2**32, 2**32 + 1, 10**12])
+@for_each("n", [2**32 - 1, 2**32, 2**32 + 1, 10**12])
 def test_huge_n_stay_in_range_without_a_repetition(n):
     positions = np.linspace(0, n - 1, 50_000, dtype=np.int64)
     places = permute(positions, n, derive("huge"))
@@ -31,7 +32,7 @@ def test_huge_n_stay_in_range_without_a_repetition(n):
     assert len(np.unique(places)) == len(np.unique(positions))
 
 
-@pytest.mark.parametrize("n", [2, 5, 100, 256, 257, 1000, 5000])
+@for_each("n", [2, 5, 100, 256, 257, 1000, 5000])
 def test_any_position_alone_goes_where_it_goes_with_all_others(n):
     key = derive("alone", n)
     whole = order(n, key)
@@ -50,7 +51,7 @@ def chi_square(counts):
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@pytest.mark.parametrize("n", [7, 50, 256, 257, 300])
+@for_each("n", [7, 50, 256, 257, 300])
 def test_each_sample_comes_to_each_place_equally_often(n):
     rounds, position = 200 * n if n < 60 else 40 * n, n // 3
     at = np.array([position])
@@ -61,7 +62,7 @@ def test_each_sample_comes_to_each_place_equally_often(n):
     assert chi_square(counts) < (n - 1) + 6 * np.sqrt(2 * (n - 1))
 
 
-@pytest.mark.parametrize("n", [257, 1000, 20_000])
+@for_each("n", [257, 1000, 20_000])
 def test_neighbours_are_torn_apart(n):
     steps = np.diff(order(n, derive("gap")))
     assert np.mean(np.abs(steps)) == pytest.approx(n / 3, rel=0.15)
@@ -110,7 +111,7 @@ GOLDEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("n", GOLDEN)
+@for_each("n", GOLDEN)
 def test_the_order_is_the_same_in_every_version(n):
     assert permute(np.arange(8), n, derive("golden", n)).tolist() == GOLDEN[n]
 

@@ -1,7 +1,7 @@
 """From a position of the epoch to an index of the source."""
 
 import numpy as np
-import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import plan_of
 
 import penstock as ps
@@ -30,7 +30,7 @@ ORDERED = {
 }
 
 
-@pytest.mark.parametrize("name", ORDERED)
+@for_each("name", ORDERED)
 def test_any_stretch_of_the_order_is_the_same_as_in_the_whole(name):
     reading = reading_of(ORDERED[name])
     for epoch in (0, 1, 5):
@@ -39,7 +39,7 @@ def test_any_stretch_of_the_order_is_the_same_as_in_the_whole(name):
             assert list(reading.indices(epoch, range(first, last))) == whole[first:last]
 
 
-@pytest.mark.parametrize("name", ORDERED)
+@for_each("name", ORDERED)
 def test_one_index_and_any_positions_agree_with_the_whole(name):
     reading = reading_of(ORDERED[name])
     whole = np.asarray(reading.indices(2, range(reading.length)))
@@ -48,7 +48,7 @@ def test_one_index_and_any_positions_agree_with_the_whole(name):
     assert [reading.index(2, int(p)) for p in positions] == whole[positions].tolist()
 
 
-@pytest.mark.parametrize("name", ORDERED)
+@for_each("name", ORDERED)
 def test_what_is_computed_is_what_is_delivered(name):
     with ORDERED[name].loader(seed=3) as loader:
         for epoch in range(2):
@@ -75,7 +75,7 @@ def test_virtual_epochs_join_to_whole_passes():
     assert sorted(order[10:]) == list(range(10))
 
 
-@pytest.mark.parametrize("n", [16_383, 16_384, 16_385, 40_000])
+@for_each("n", [16_383, 16_384, 16_385, 40_000])
 def test_stretches_across_blocks_are_the_same_as_in_the_whole(n):
     reading = reading_of(ps.from_sequence(range(n)).shuffle())
     whole = reading.trace(0, np.arange(n))

@@ -5,6 +5,7 @@ import queue
 import threading
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import LAYOUTS, SOON_S, in_thread, placed
 
 import penstock as ps
@@ -28,7 +29,7 @@ PIPELINES = {
     "async": lambda: SOURCE.map(fetch, workers=4),
     "async, then plain": lambda: SOURCE.map(fetch, workers=4).map(lambda sample: sample),
 }
-every_pipeline = pytest.mark.parametrize("name", PIPELINES)
+every_pipeline = for_each("name", PIPELINES)
 
 
 @every_pipeline
@@ -58,7 +59,7 @@ def test_an_iteration_may_move_between_threads(name):
 
 
 @every_pipeline
-@pytest.mark.parametrize("inline", [False, True])
+@for_each("inline", [False, True])
 def test_a_loader_can_be_read_inside_a_running_event_loop(name, inline):
     async def train():
         with PIPELINES[name]().loader(inline=inline) as loader:
@@ -106,7 +107,7 @@ def test_other_tasks_of_the_loop_go_on_when_the_reader_is_in_a_thread():
     assert got == EXPECTED
 
 
-@pytest.mark.parametrize("readers", [2, 8])
+@for_each("readers", [2, 8])
 def test_many_threads_read_loaders_of_their_own(readers):
     data = SOURCE.map(double, workers=2)
     got = queue.SimpleQueue()

@@ -3,7 +3,7 @@
 import random
 from collections import deque
 
-import pytest
+from tests.cases import for_each
 
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure
 from penstock.runtime.reorder import Alternating, AsDone, InOrder
@@ -88,7 +88,7 @@ def test_as_done_passes_on_in_the_order_of_arrival():
         assert play(AsDone(), events) == [sample for what, _, part in events if what == "put" for sample in part]
 
 
-@pytest.mark.parametrize("width", [2, 3, 5])
+@for_each("width", [2, 3, 5])
 def test_alternating_takes_one_sample_of_each_ticket_in_turn(width):
     for seed in SEEDS:
         rng = random.Random(seed)
@@ -112,7 +112,7 @@ def test_alternating_does_not_depend_on_when_it_learns_that_no_ticket_follows():
         assert left == in_turn(tickets, 3)
 
 
-@pytest.mark.parametrize("make", [InOrder, AsDone, lambda: Alternating(2), lambda: Alternating(4)])
+@for_each("make", [InOrder, AsDone, lambda: Alternating(2), lambda: Alternating(4)])
 def test_what_is_held_is_never_negative_and_ends_at_nothing(make):
     for seed in range(20):
         rng = random.Random(seed)
@@ -180,7 +180,7 @@ def test_nothing_leaves_an_alternating_outlet_after_the_turn_of_a_failure():
     assert outlet.held == 0
 
 
-@pytest.mark.parametrize("make", [InOrder, AsDone])
+@for_each("make", [InOrder, AsDone])
 def test_nothing_leaves_after_a_failure(make):
     outlet = make()
     failure = Failure(ValueError("bad"))
@@ -207,7 +207,7 @@ def test_a_failure_waits_for_the_good_samples_before_it():
     assert outlet.failed
 
 
-@pytest.mark.parametrize("make", [InOrder, AsDone, lambda: Alternating(2)])
+@for_each("make", [InOrder, AsDone, lambda: Alternating(2)])
 def test_losses_leave_even_without_a_sample(make):
     outlet = make()
     record = ErrorRecord("map(f)", 3, 0, ValueError("bad"), 3)

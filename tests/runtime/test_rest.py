@@ -1,6 +1,6 @@
 """What is left of a ticket whose worker is gone."""
 
-import pytest
+from tests.cases import for_each
 
 from penstock.provenance import Passed
 from penstock.runtime.chunk import Chunk, ErrorRecord, Ticket
@@ -35,8 +35,8 @@ def test_a_ticket_that_has_handed_in_nothing_is_begun_as_it_was():
     assert not progress.begun
 
 
-@pytest.mark.parametrize(
-    ("handed", "first"),
+@for_each(
+    "handed, first",
     [
         ([chunk([10, 11, 12])], 13),
         ([chunk([10]), chunk([11, 14])], 15),
@@ -73,7 +73,7 @@ def test_an_input_that_fails_the_second_time_takes_nothing_from_the_next():
     assert progress.news(chunk([(13, 0), (13, 1)], lost=[12]), rest).places == [(13, 0), (13, 1)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "places", [[4, 9, 2, 7], [(4, 1), (4, 0), 2, (3, 3)], [range(4), range(4, 8)], [Passed(3, 1), Passed(3, 2)]]
 )
 def test_with_samples_it_goes_on_behind_the_input_that_is_done(places):

@@ -8,6 +8,7 @@ import weakref
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_workers
 
 import penstock as ps
@@ -63,7 +64,7 @@ WAYS = {
 
 
 @any_workers
-@pytest.mark.parametrize("way", WAYS)
+@for_each("way", WAYS)
 def test_samples_die_without_the_garbage_collector(layout, way):
     data = WAYS[way](ps.from_sequence(range(300)).map(Alive(), **layout.place).prefetch(1)).prefetch(1)
     most = 0

@@ -1,6 +1,6 @@
 """How many samples go into one ticket."""
 
-import pytest
+from tests.cases import for_each
 
 from penstock.runtime.sizing import TARGET_S, Sizer
 
@@ -23,13 +23,13 @@ def test_a_ticket_is_at_most_twice_the_one_before():
         assert before <= sizer.size <= 2 * before
 
 
-@pytest.mark.parametrize("per_unit_s", [1e-6, 1e-5, 1e-4, 5e-4])
+@for_each("per_unit_s", [1e-6, 1e-5, 1e-4, 5e-4])
 def test_tickets_settle_at_about_a_millisecond_of_work(per_unit_s):
     sizer = fed(Sizer(), per_unit_s)
     assert 0.5 * TARGET_S <= sizer.size * per_unit_s <= 1.01 * TARGET_S
 
 
-@pytest.mark.parametrize("per_unit_s", [2e-3, 0.1, 10.0])
+@for_each("per_unit_s", [2e-3, 0.1, 10.0])
 def test_slow_samples_go_one_by_one(per_unit_s):
     assert fed(Sizer(), per_unit_s).size == 1
 

@@ -3,7 +3,7 @@
 import random
 from types import SimpleNamespace
 
-import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import plan_of
 
 import penstock as ps
@@ -52,7 +52,7 @@ def popped(stage):
     return [sample for chunk in iter(stage.pop, None) for sample in chunk.samples]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5])
+@for_each("workers", [1, 2, 5])
 def test_never_more_tickets_are_out_than_workers(workers):
     stage = opened(mapped(workers))
     assert len(taken(stage)) == workers
@@ -65,7 +65,7 @@ def test_a_ticket_comes_free_when_one_is_handed_in():
     assert len(taken(stage)) == 1
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@for_each("workers", [1, 3])
 def test_without_a_reader_two_tickets_per_worker_are_made_and_no_more(workers):
     stage = opened(mapped(workers))
     made = 0

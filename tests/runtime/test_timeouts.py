@@ -5,12 +5,13 @@ import threading
 import warnings
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, in_thread, until_error
 
 import penstock as ps
 
 #: long for a call that only returns its sample, short for a test
-SHORT_S = 0.25
+SHORT_S = 0.5
 
 
 class Stuck:
@@ -217,7 +218,7 @@ async def forever(sample):
 
 
 @every_source
-@pytest.mark.parametrize("workers", [1, 4])
+@for_each("workers", [1, 4])
 def test_an_async_call_past_its_timeout_is_cancelled_and_fails_at_its_place(source, workers):
     data = SOURCES[source](20).map(forever, workers=workers, timeout_s=SHORT_S)
     got, exc = in_thread(lambda: until_error(data))
@@ -344,7 +345,7 @@ def test_time_the_training_loop_takes_does_not_count(stuck):
     assert got == [0, 1, 2]
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1])
+@for_each("timeout_s", [0, -1])
 def test_a_timeout_that_is_not_positive_is_refused(timeout_s):
     with pytest.raises(ps.PlanError, match="timeout_s"):
         ps.from_sequence([1]).loader(timeout_s=timeout_s)

@@ -1,14 +1,18 @@
-"""Workers start once and stay; a thousand epochs cost no more than one; an idle loader costs nothing."""
+"""Workers start once and stay; hundreds of epochs cost no more than one; an idle loader costs nothing."""
 
 import gc
+import math
 import os
 import threading
 import tracemalloc
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import run_script
+from tests.runtime.process_helpers import await_true
 
 import penstock as ps
+from penstock.stats import history
 
 pytestmark = pytest.mark.alone
 
@@ -62,53 +66,62 @@ def test_only_as_many_workers_start_as_there_is_work_for():
         assert threading.active_count() - before <= 3
 
 
+@pytest.fixture
+def _one_snapshot(monkeypatch):
+    """A loader keeps a snapshot of its counters every 0.1 s: the slower the machine, the more of them."""
+    monkeypatch.setattr(history, "_EVERY_S", math.inf)
+
+
 def resources():
     gc.collect()
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
 def objects():
-    """How many objects there are; what an event loop is still letting go of is not counted."""
-    counts = []
-    for _ in range(10):
-        gc.collect()
-        counts.append(len(gc.get_objects()))
-        threading.Event().wait(0.005)
-    return min(counts)
+    gc.collect()
+    return len(gc.get_objects())
 
 
-@pytest.mark.parametrize("name", PIPELINES)
-def test_threads_descriptors_and_objects_are_flat_over_a_thousand_epochs(name):
+def traced():
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def assert_at_most(most, count, what):
+    """What is still being let go of, by an event loop or a worker, may take its time; a leak does not go."""
+    await_true(lambda: count() <= most, f"at most {most} {what}")
+
+
+@for_each("name", PIPELINES)
+def test_threads_descriptors_and_objects_are_flat_over_hundreds_of_epochs(name):
     with PIPELINES[name]().loader() as loader:
-        for _ in range(100):
+        for _ in range(50):
             for _ in loader:
                 pass
         before, count = resources(), objects()
-        for _ in range(1000):
+        for _ in range(300):
             for _ in loader:
                 pass
         assert resources() == before
-        assert objects() - count < 900
+        assert_at_most(count + 270, objects, "objects")
 
 
-def test_memory_is_flat_over_a_thousand_epochs():
+@pytest.mark.usefixtures("_one_snapshot")
+def test_memory_is_flat_over_hundreds_of_epochs():
     with PIPELINES["two stages"]().loader() as loader:
-        for _ in range(200):
+        for _ in range(50):
             list(loader)
         gc.collect()
         tracemalloc.start()
         try:
-            for _ in range(100):
+            for _ in range(50):
                 list(loader)
-            gc.collect()
-            before, _ = tracemalloc.get_traced_memory()
-            for _ in range(1000):
+            before = traced()
+            for _ in range(300):
                 list(loader)
-            gc.collect()
-            after, _ = tracemalloc.get_traced_memory()
+            assert_at_most(before + 30_000, traced, "bytes")
         finally:
             tracemalloc.stop()
-    assert after - before < 100_000
 
 
 def test_memory_is_flat_over_many_loaders():
@@ -118,9 +131,10 @@ def test_memory_is_flat_over_many_loaders():
     before = objects()
     for _ in range(200):
         list(data)
-    assert objects() - before < 190
+    assert_at_most(before + 190, objects, "objects")
 
 
+@pytest.mark.usefixtures("_one_snapshot")
 def test_memory_is_flat_over_many_epochs_that_are_broken_off():
     with PIPELINES["threads"]().loader() as loader:
         for _ in range(50):
@@ -128,7 +142,7 @@ def test_memory_is_flat_over_many_epochs_that_are_broken_off():
         before = objects()
         for _ in range(500):
             next(iter(loader))
-        assert objects() - before < 450
+        assert_at_most(before + 450, objects, "objects")
 
 
 IDLE = """
@@ -150,14 +164,17 @@ loaders = [
 iterators = [iter(loader) for loader in loaders]
 for iterator in iterators:
     next(iterator)
-time.sleep(0.3)     # buffers are full by now
-before = cpu_s()
-time.sleep(1)
-print(cpu_s() - before)
+# Idle once all buffers are full, whenever that is: polling would use more than a hundredth of the time.
+deadline = time.monotonic() + 50
+while True:
+    before = cpu_s()
+    time.sleep(0.5)
+    if cpu_s() - before < 0.005:
+        break
+    assert time.monotonic() < deadline, "it does not become idle"
 """
 
 
 def test_an_idle_loader_uses_no_cpu():
-    done = run_script(IDLE)
+    done = run_script(IDLE, timeout_s=60)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 0.02

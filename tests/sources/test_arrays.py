@@ -4,7 +4,8 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
-from tests.helpers import PROCESSES, any_threads, any_workers, few_layouts, few_threads, named, plain, with_layouts
+from tests.cases import for_each
+from tests.helpers import PROCESSES, any_threads, any_workers, few_layouts, few_threads, plain, with_layouts
 
 import penstock as ps
 
@@ -63,7 +64,7 @@ def test_several_arrays_give_tuples_a_dict_gives_dicts_and_one_gives_rows(layout
 
 @any_workers
 @any_column
-@pytest.mark.parametrize("shuffled", [False, True])
+@for_each("shuffled", [False, True])
 def test_batches_are_those_of_the_rows(layout, column, shuffled):
     x, y = COLUMNS[column](X), COLUMNS[column](Y)
     pipeline = ps.from_arrays(x, y)
@@ -84,7 +85,7 @@ def test_dict_batches_and_single_batches(column):
 
 
 @few_threads
-@pytest.mark.parametrize("shuffled", [False, True])
+@for_each("shuffled", [False, True])
 def test_a_lazy_accessor_only_ever_gets_an_int_or_a_1d_integer_array(layout, shuffled):
     lazy = Lazy(X)
     pipeline = ps.from_arrays(lazy, indices=[3, 3, 1, -1, *range(20)])
@@ -113,7 +114,7 @@ def test_a_batch_of_a_real_array_is_one_read():
 
 
 @any_column
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "float32", "int16", "datetime64[s]", "complex64"])
+@for_each("dtype", ["bool", "uint8", "float32", "int16", "datetime64[s]", "complex64"])
 def test_the_dtype_is_kept(column, dtype):
     array = np.zeros((9, 2), dtype)
     for batch in ps.from_arrays(COLUMNS[column](array)).batch(4):
@@ -156,7 +157,7 @@ def test_rows_of_a_writable_memmap_do_not_reach_the_file(layout, tmp_path):
 
 
 @any_threads
-@pytest.mark.parametrize("shuffled", [False, True])
+@for_each("shuffled", [False, True])
 def test_rows_are_read_only(layout, shuffled):
     x = X.copy()
     pipeline = ps.from_arrays({"x": x})
@@ -181,7 +182,7 @@ def test_rows_are_read_only_to_functions_in_processes_and_copies_to_the_reader(l
 
 @any_workers
 @any_column
-@pytest.mark.parametrize("shuffled", [False, True])
+@for_each("shuffled", [False, True])
 def test_batches_are_writable_and_never_reach_the_source(layout, column, shuffled):
     x = X.copy()
     pipeline = ps.from_arrays(COLUMNS[column](x))
@@ -238,10 +239,9 @@ def test_indices_choose_rows_in_their_order_with_repeats_and_from_the_end(layout
     assert len(pipeline) == 6
 
 
-@pytest.mark.parametrize(
+@for_each(
     "indices",
     [[2, 4], (2, 4), np.array([2, 4]), np.array([2, 4], "uint8"), range(2, 5, 2), iter([2, 4])],
-    ids=named,
 )
 def test_indices_may_be_any_sequence_of_integers(indices):
     assert plain(list(ps.from_arrays(Y, indices=indices))) == [20, 40]
@@ -252,7 +252,7 @@ def test_no_indices_are_no_rows():
     assert len(ps.from_arrays(Y, indices=np.array([], dtype=int))) == 0
 
 
-@pytest.mark.parametrize("bad", [[30], [0, -31], [1.5], [[1, 2]], [True, False], ["a"]], ids=named)
+@for_each("bad", [[30], [0, -31], [1.5], [[1, 2]], [True, False], ["a"]])
 def test_indices_that_are_none_are_refused(bad):
     with pytest.raises(ps.PlanError, match="ind"):
         ps.from_arrays(Y, indices=bad)
@@ -296,7 +296,7 @@ def test_arrays_of_different_lengths_are_refused_with_their_lengths():
         ps.from_arrays({"x": X, "y": Y[:-1]})
 
 
-@pytest.mark.parametrize("bad", [5, None, "abc", b"abc", np.float64(3), np.array(5), iter([1])], ids=named)
+@for_each("bad", [5, None, "abc", b"abc", np.float64(3), np.array(5), iter([1])])
 def test_what_has_no_rows_is_refused(bad):
     with pytest.raises((ps.PlanError, TypeError)):
         ps.from_arrays(bad)

@@ -3,6 +3,7 @@
 from itertools import count, islice
 
 import pytest
+from tests.cases import for_each
 from tests.helpers import INLINE, any_layout, any_workers, few_layouts, plain, until_error
 from tests.sources.mix_joints import check_saved_at_every_step, flat, started, steps, told_apart
 
@@ -28,7 +29,7 @@ def test_concat_gives_one_after_the_other(layout):
 
 
 @any_workers
-@pytest.mark.parametrize("combine", [ps.zip, ps.concat])
+@for_each("combine", [ps.zip, ps.concat])
 def test_ops_behind_them_work_as_behind_any_source(layout, combine):
     parts = [ps.from_sequence(range(40)).map(lambda x: x, **layout.place), ps.from_iterable(lambda: range(40))]
     pipeline = combine(*parts)
@@ -153,7 +154,7 @@ def test_batches_of_parts(layout):
     assert plain(layout.run(pipeline)) == [[([0, 1], ["a", "b", "c"]), ([2, 3], ["d", "e", "f"])]]
 
 
-@pytest.mark.parametrize("combine", [ps.zip, ps.concat])
+@for_each("combine", [ps.zip, ps.concat])
 def test_what_is_no_pipeline_is_refused(combine):
     with pytest.raises(ps.PlanError, match="at least one"):
         combine()
@@ -161,10 +162,10 @@ def test_what_is_no_pipeline_is_refused(combine):
         combine(ps.from_sequence([1]), [1, 2])
 
 
-@pytest.mark.parametrize("combine", [ps.zip, ps.concat])
-@pytest.mark.parametrize("lengths", [(6, 6), (4, 9), (9, 4, 7), (5,), (0, 3), (3, 0, 2), (0, 0)], ids=str)
-@pytest.mark.parametrize("most", [1, 3, 100])
-@pytest.mark.parametrize("arriving", [1, 4])
+@for_each("combine", [ps.zip, ps.concat])
+@for_each("lengths", [(6, 6), (4, 9), (9, 4, 7), (5,), (0, 3), (3, 0, 2), (0, 0)])
+@for_each("most", [1, 3, 100])
+@for_each("arriving", [1, 4])
 def test_saved_after_any_step_they_go_on_with_the_same_rest(combine, lengths, most, arriving):
     source = combine(*[ps.from_sequence([])] * len(lengths)).source
     samples = {str(number): told_apart(str(number), n) for number, n in enumerate(lengths)}

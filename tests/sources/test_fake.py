@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import INLINE, any_workers
 
 import penstock as ps
@@ -46,17 +47,16 @@ def test_its_length_is_known_and_has_a_default():
     assert len(ps.fake(((3,), "uint8"))) == 1000
 
 
-@pytest.mark.parametrize(
+@for_each(
     "spec",
     [5, "uint8", (), [], ((3,), "no-such"), ((3,), "U5"), ((3,), object), {"x": 5}, None, ((-1,), "uint8")],
-    ids=repr,
 )
 def test_a_spec_that_describes_nothing_is_refused_where_it_is_written(spec):
     with pytest.raises((ps.PlanError, ValueError)):
         ps.fake(spec, 3)
 
 
-@pytest.mark.parametrize("length", [-1, 1.5, True, None])
+@for_each("length", [-1, 1.5, True, None])
 def test_a_length_that_is_no_count_is_refused(length):
     with pytest.raises(ps.PlanError, match="length"):
         ps.fake(((3,), "uint8"), length)

@@ -4,7 +4,8 @@ import threading
 from itertools import count, islice
 
 import pytest
-from tests.helpers import any_layout, any_workers, few_layouts, named
+from tests.cases import for_each
+from tests.helpers import any_layout, any_workers, few_layouts
 
 import penstock as ps
 
@@ -35,7 +36,7 @@ class Both(Again):
 
 
 @any_workers
-@pytest.mark.parametrize(
+@for_each(
     "factory",
     [
         three,
@@ -48,7 +49,6 @@ class Both(Again):
         OldStyle(),
         Both(),
     ],
-    ids=["generator", "list maker", "iterator maker", "list", "range", "dict", "again", "old", "both"],
 )
 def test_every_epoch_iterates_anew(layout, factory):
     pipeline = ps.from_iterable(factory).map(lambda x: x, **layout.place)
@@ -81,9 +81,7 @@ def test_functions_behind_a_stream_keep_its_order(layout):
     assert layout.run(pipeline) == list(range(0, 1000, 2))
 
 
-@pytest.mark.parametrize(
-    "spent", [iter([1]), (x for x in [1]), map(str, [1])], ids=["iterator", "generator", "map"]
-)
+@for_each("spent", [iter([1]), (x for x in [1]), map(str, [1])])
 def test_what_can_be_iterated_only_once_is_refused_with_the_remedy(spent):
     with pytest.raises(ps.PlanError, match=r"only once.*pass the function that makes it"):
         ps.from_iterable(spent)
@@ -98,7 +96,7 @@ def test_a_function_that_gives_the_same_generator_twice_is_an_error_that_says_so
             list(loader)
 
 
-@pytest.mark.parametrize("bad", [5, None, 1.5, object()], ids=named)
+@for_each("bad", [5, None, 1.5, object()])
 def test_what_cannot_be_iterated_is_refused(bad):
     with pytest.raises(ps.PlanError, match="from_iterable needs"):
         ps.from_iterable(bad)
@@ -154,7 +152,7 @@ def test_nothing_is_pulled_before_the_first_sample_is_asked_for():
         pass
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@for_each("workers", [1, 2, 7])
 def test_a_record_is_passed_on_before_the_source_gives_the_next(workers):
     """The source gives a record only after the one before it has been delivered."""
     delivered = threading.Semaphore(1)

@@ -4,6 +4,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 
@@ -47,7 +48,7 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", list(KNOWN))
+@for_each("name", list(KNOWN))
 def test_the_length_is_what_comes_out(name):
     pipeline = KNOWN[name]
     with pipeline.loader() as loader:
@@ -68,7 +69,7 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", list(UNKNOWN))
+@for_each("name", list(UNKNOWN))
 def test_an_unknown_length_is_an_error_that_names_the_cause_and_list_works_all_the_same(name):
     pipeline, cause = UNKNOWN[name]
     with pytest.raises(ps.LengthUnknown, match=cause):
@@ -78,7 +79,7 @@ def test_an_unknown_length_is_an_error_that_names_the_cause_and_list_works_all_t
     assert len(list(pipeline)) == sum(1 for _ in pipeline)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "pipeline",
     [
         TEN.repeat(),
@@ -87,7 +88,6 @@ def test_an_unknown_length_is_an_error_that_names_the_cause_and_list_works_all_t
         TEN.repeat().skip(5),
         ps.concat(TEN, TEN.repeat()),
     ],
-    ids=["repeat", "batch", "map", "skip", "concat"],
 )
 def test_an_endless_length_is_an_error_with_the_remedy(pipeline):
     with pytest.raises(ps.LengthUnknown, match=r"endless.*take\(n\)"):

@@ -5,6 +5,7 @@ from collections import UserList, deque
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import any_workers, few_layouts, few_threads, until_error
 
 import penstock as ps
@@ -59,7 +60,7 @@ SEQUENCES = {
 
 
 @any_workers
-@pytest.mark.parametrize("kind", list(SEQUENCES))
+@for_each("kind", list(SEQUENCES))
 def test_every_sequence_gives_its_items(layout, kind):
     data = SEQUENCES[kind]
     expected = [data[number] for number in range(len(data))]
@@ -92,7 +93,7 @@ def test_a_torch_data_set_is_a_sequence(layout):
 
 
 @few_layouts
-@pytest.mark.parametrize("short", [1, -1])
+@for_each("short", [1, -1])
 def test_getitems_that_gives_a_wrong_number_is_an_error(layout, short):
     class Wrong(Fetched):
         def __getitems__(self, numbers):
@@ -124,7 +125,7 @@ def test_with_index_pairs_every_sample_with_its_number(layout):
     assert sorted(layout.run(pipeline)) == [(1, "b"), (4, "e"), (5, "f")]
 
 
-@pytest.mark.parametrize("bad", [[3], [0, -4], [1.0], [[0]], ["a"]], ids=repr)
+@for_each("bad", [[3], [0, -4], [1.0], [[0]], ["a"]])
 def test_indices_that_are_none_are_refused_by_name(bad):
     with pytest.raises(ps.PlanError, match="from_sequence"):
         ps.from_sequence("abc", indices=bad)
@@ -135,8 +136,8 @@ def test_an_index_outside_is_named_with_the_length():
         ps.from_sequence("abc", indices=[0, 3])
 
 
-@pytest.mark.parametrize(
-    ("bad", "said"),
+@for_each(
+    "bad, said",
     [
         (iter([1]), "from_iterable"),
         ((x for x in "ab"), "from_iterable"),
@@ -145,7 +146,6 @@ def test_an_index_outside_is_named_with_the_length():
         ({1: 2}, "items"),
         ({1, 2}, "from_iterable|number"),
     ],
-    ids=["iterator", "generator", "int", "None", "dict", "set"],
 )
 def test_what_is_no_sequence_is_refused_with_the_remedy(bad, said):
     with pytest.raises(ps.PlanError, match=said):

@@ -6,6 +6,7 @@ from itertools import chain
 import cloudpickle
 import numpy as np
 import pytest
+from tests.cases import for_each
 from tests.helpers import INLINE, few_layouts, plain
 
 import penstock as ps
@@ -42,7 +43,7 @@ def numbers(samples):
 
 
 @few_layouts
-@pytest.mark.parametrize("name", SOURCES)
+@for_each("name", SOURCES)
 def test_parts_are_disjoint_and_complete_over_any_indexed_source(layout, name):
     parts = SOURCES[name]().split([0.6, 0.3, 0.1], seed=1)
     assert [len(part) for part in parts] == [30, 15, 5]
@@ -60,14 +61,14 @@ def test_batches_of_a_part_are_the_same_for_any_layout(layout):
     assert plain(layout.epochs(part, 2)) == plain(INLINE.epochs(part, 2))
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if name != "dict"])
+@for_each("name", [name for name in SOURCES if name != "dict"])
 def test_a_part_is_a_source_like_any_other(name):
     part, rest = SOURCES[name]().split([0.5, 0.5])
     check_source(part)
     check_source(rest)
 
 
-@pytest.mark.parametrize("name", ["array", "own"])
+@for_each("name", ["array", "own"])
 def test_an_empty_part_is_empty(name):
     _, none = SOURCES[name]().split([1, 0])
     assert len(none) == 0
@@ -146,7 +147,7 @@ def test_a_subset_survives_pickling_and_says_what_the_whole_says():
     assert part.bare().label == part.label
 
 
-@pytest.mark.parametrize("wrong", [[10], [-11], [0.5], [[1]], None])
+@for_each("wrong", [[10], [-11], [0.5], [[1]], None])
 def test_what_is_no_index_of_the_whole_is_refused(wrong):
     with pytest.raises(ps.PlanError, match="from_sequence"):
         Subset(SequenceSource(range(10)), wrong)
@@ -160,7 +161,7 @@ def test_a_stream_is_not_split_and_the_message_says_what_to_do():
         ps.from_iterable(lambda: range(5)).split([0.5, 0.5])
 
 
-@pytest.mark.parametrize("join", [ps.zip, ps.concat])
+@for_each("join", [ps.zip, ps.concat])
 def test_pipelines_put_together_are_not_split_but_their_parts_are(join):
     a, b = ps.from_sequence(range(10)), ps.from_sequence(range(10, 20))
     with pytest.raises(ps.PlanError, match="split the pipelines that it is made of, with the same seed"):

@@ -1,6 +1,7 @@
 """The verdict, from counters made up for each case."""
 
 import pytest
+from tests.cases import for_each
 
 from penstock.stats.diagnose import LOOP, Part, diagnose
 from penstock.stats.history import Snapshot
@@ -82,7 +83,7 @@ def test_the_stage_without_time_to_spare_limits():
     assert "waits 50 % of its own" in found.advice
 
 
-@pytest.mark.parametrize(("other", "gain", "change"), [(0.0, 2.0, "2 → 4"), (0.8, 1.2, "2 → 3")])
+@for_each("other, gain, change", [(0.0, 2.0, "2 → 4"), (0.8, 1.2, "2 → 3")])
 def test_the_gain_reaches_up_to_the_next_limit(other, gain, change):
     # The loop could take twice as much; the other stage 1 / 0.8 as much, or any.
     parts = [Part("download", site=1), Part("decode", site=2)]

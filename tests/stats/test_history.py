@@ -1,6 +1,6 @@
 """Snapshots of a run: few, and close together of late."""
 
-import pytest
+from tests.cases import for_each
 
 from penstock.stats.history import History, Snapshot
 
@@ -25,7 +25,7 @@ def test_it_is_empty_at_first():
     assert History().since(0.0) is None
 
 
-@pytest.mark.parametrize("ago", [1, 10, 60, 600, 3600, 20_000])
+@for_each("ago", [1, 10, 60, 600, 3600, 20_000])
 def test_what_is_asked_for_is_met_to_a_small_share(ago):
     last = 50_000 - 1
     found = history_of(50_000).since(last - ago)

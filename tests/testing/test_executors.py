@@ -3,13 +3,14 @@
 import threading
 
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock.executors.threads import ThreadExecutor, ThreadWorker
 from penstock.testing import check_executor
 
 
-@pytest.mark.parametrize("kind", ["inline", "thread", "async", "process"])
+@for_each("kind", ["inline", "thread", "async", "process"])
 def test_our_own_executors_pass(kind):
     check_executor(kind)
 

@@ -1,6 +1,7 @@
 import threading
 
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock.executors.parking import LockSpot, new_spot
@@ -41,7 +42,7 @@ def trace_of(seed):
     return order.trace
 
 
-@pytest.mark.parametrize("seed", range(5))
+@for_each("seed", range(5))
 def test_the_same_seed_gives_the_same_trace(seed):
     assert trace_of(seed) == trace_of(seed)
 

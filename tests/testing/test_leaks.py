@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing import leaks
 from penstock.testing.leaks import leaks_since, no_leaks, snapshot
 
 needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="without /proc only threads are seen")
@@ -102,6 +103,82 @@ def test_what_is_left_behind_is_named_and_is_gone_once_closed(leak):
 def test_what_was_there_before_is_not_a_leak(leak):
     with leak():
         assert leaks_since(snapshot(), grace_s=0) == []
+
+
+@needs_proc
+@pytest.mark.parametrize("leak", [a_process, a_process_of_a_process, a_process_nobody_waits_for])
+def test_processes_are_found_where_the_kernel_does_not_list_children(leak, monkeypatch):
+    monkeypatch.setattr(leaks, "_kernel_lists_children", lambda: False)
+    before = snapshot()
+    with leak() as expected:
+        assert any(text.startswith(expected) for text in leaks_since(before, grace_s=0))
+        assert leaks_since(snapshot(), grace_s=0) == []
+    assert leaks_since(before) == []
+
+
+@needs_proc
+def test_a_process_that_another_thread_started_is_a_leak():
+    before, asked, leave, texts = snapshot(), threading.Event(), threading.Event(), []
+
+    def start():
+        with a_process() as text:
+            texts.append(text)
+            asked.set()
+            leave.wait()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    asked.wait()
+    found = leaks_since(before, grace_s=0)
+    leave.set()
+    thread.join()
+    assert any(text.startswith(texts[0]) for text in found)
+
+
+@needs_proc
+def test_a_descriptor_with_the_number_of_one_that_was_there_is_a_leak(tmp_path):
+    first = os.open(os.devnull, os.O_RDONLY)
+    before = snapshot()
+    with open(tmp_path / "file", "w") as file:
+        os.dup2(file.fileno(), first)
+    assert leaks_since(before, grace_s=0) == [f"descriptor {first}: {tmp_path / 'file'}"]
+    os.close(first)
+
+
+USES_SHARED_MEMORY = """
+import mmap, os, sys
+path, memory = "/dev/shm/of-another-" + sys.argv[1], None
+if sys.argv[2] == "a file":
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
+    os.truncate(descriptor, 1)
+    memory = mmap.mmap(descriptor, 1)
+else:
+    import _multiprocessing
+    memory = _multiprocessing.SemLock(1, 1, 1, "/of-another-" + sys.argv[1], False)
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+@needs_proc
+@pytest.mark.parametrize("what", ["a file", "a semaphore"])
+def test_shared_memory_that_another_program_uses_is_not_a_leak(what):
+    before, number = snapshot(), str(os.getpid())
+    files = [Path(f"/dev/shm/{prefix}of-another-{number}") for prefix in ("", "sem.")]
+    # A process that nobody here has started: its parent, which ours was, has ended.
+    start = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', *sys.argv[1:]])"
+    command = [sys.executable, "-c", start, USES_SHARED_MEMORY, number, what]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        parent.wait()
+        try:
+            assert any(file.exists() for file in files)
+            found = leaks_since(before, grace_s=0, allow=["pipe:"])
+        finally:
+            os.kill(pid, 9)
+            for file in files:
+                file.unlink(missing_ok=True)
+    assert found == []
 
 
 @needs_proc

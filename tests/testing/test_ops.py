@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from tests.helpers import named
+from tests.cases import for_each
 
 import penstock as ps
 from penstock import ops
@@ -73,7 +73,7 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize("op", GOOD, ids=lambda op: op.label)
+@for_each("op", GOOD)
 def test_our_own_ops_pass(op):
     check_op(op, range(20))
 
@@ -90,9 +90,7 @@ def test_other_layouts_can_be_asked_for():
     check_op(ops.Map(double), range(9), layouts=[Layout("thread", 2, memory="1kB", order=7)])
 
 
-@pytest.mark.parametrize(
-    "op", [ops.Map(noisy, rng=True), ops.FlatMap(range, interleave=3), ops.Map(skipping), ops.Batch(3)], ids=named
-)
+@for_each("op", [ops.Map(noisy, rng=True), ops.FlatMap(range, interleave=3), ops.Map(skipping), ops.Batch(3)])
 def test_all_layouts_of_processes_can_be_asked_for(op):
     check_op(op, range(9), layouts=PROCESS_LAYOUTS)
 

@@ -5,8 +5,7 @@ from collections import namedtuple
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
-from tests.helpers import named
+from tests.cases import for_each
 
 from penstock.testing import difference
 
@@ -31,8 +30,8 @@ class Thing:
 LOCK = threading.Lock()
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@for_each(
+    "one, other",
     [
         (float("nan"), float("nan")),
         (np.array([1.0, np.nan]), np.array([1.0, np.nan])),
@@ -43,14 +42,13 @@ LOCK = threading.Lock()
         (LOCK, LOCK),
         (len, len),
     ],
-    ids=named,
 )
 def test_what_is_made_of_the_same_is_the_same(one, other):
     assert difference(one, other) is None
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@for_each(
+    "one, other",
     [
         (1, 1.0),
         (True, 1),
@@ -63,7 +61,6 @@ def test_what_is_made_of_the_same_is_the_same(one, other):
         (np.zeros(2, "f4"), np.zeros(2, "f8")),
         (threading.Lock(), threading.Lock()),
     ],
-    ids=named,
 )
 def test_what_differs_anywhere_is_not(one, other):
     assert difference(one, other, "it").startswith("it")

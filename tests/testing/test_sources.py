@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from tests.cases import for_each
 
 import penstock as ps
 from penstock.sources.source import IndexedSource, StreamSource
@@ -40,7 +41,7 @@ GOOD = [
 ]
 
 
-@pytest.mark.parametrize("source", GOOD, ids=repr)
+@for_each("source", GOOD)
 def test_our_own_sources_pass(source):
     check_source(source)
 
@@ -152,8 +153,8 @@ def test_sources_written_from_the_contract_pass():
     check_source(Stream())
 
 
-@pytest.mark.parametrize(
-    ("source", "text"),
+@for_each(
+    "source, text",
     [
         (Local(), "on 2 process workers, epoch 0: sample 0: 0, then 1"),
         (Random(), "read again: sample 0"),
@@ -167,7 +168,6 @@ def test_sources_written_from_the_contract_pass():
         (Shared(), "one of two iterators at once"),
         (WrongLength(), r"length\(\) is 19, but its shards have 20 records"),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_a_source_that_breaks_the_contract_is_found(source, text):
     with pytest.raises(AssertionError, match=text):

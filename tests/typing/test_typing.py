@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cases import for_each
 
 CHAINS = Path(__file__).with_name("chains.py")
 LINES = CHAINS.read_text().splitlines()
@@ -33,14 +34,14 @@ def shortened(text):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("line", TYPES, ids=lambda line: LINES[line - 1].strip().partition("  #")[0])
+@for_each("line", TYPES)
 def test_a_chain_has_the_type_of_what_its_functions_return(said, line):
     notes = [shortened(text) for kind, text in said.get(line, []) if text.startswith("Revealed type")]
     assert notes == [f'Revealed type is "{TYPES[line]}"'], said.get(line)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("line", REFUSED, ids=lambda line: LINES[line - 1].strip().partition("  #")[0])
+@for_each("line", REFUSED)
 def test_what_does_not_fit_is_refused(said, line):
     assert any(kind == "error" for kind, _ in said.get(line, [])), "mypy accepts it"
 

@@ -22,10 +22,10 @@ import os
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import TypeAlias
 
 __all__ = ["Snapshot", "leaks_since", "no_leaks", "snapshot"]
@@ -76,93 +76,147 @@ def no_leaks(grace_s: float = 2.0, *, allow: Collection[str] = ()) -> Iterator[N
 
 
 def _new_since(before: Snapshot, allow: Collection[str]) -> list[str]:
-    fresh = {key: text for key, text in _inventory().items() if key not in before}
+    fresh = [key for key in _inventory() if key not in before]
     if any(kind == "shared memory" for kind, *_ in fresh):
         others = _mapped_by_others()
-        fresh = {key: text for key, text in fresh.items() if key[0] != "shared memory" or key[2] not in others}
-    return [text for text in fresh.values() if not any(allowed in text for allowed in allow)]
+        fresh = [key for key in fresh if key[0] != "shared memory" or key[1] not in others]
+    texts = map(_describe, fresh)
+    return [text for text in texts if not any(allowed in text for allowed in allow)]
 
 
-def _inventory() -> dict[_Key, str]:
-    """Everything that could leak, with its description."""
-    return {**_threads(), **_processes(), **_descriptors(), **_shared_memory()}
+def _inventory() -> list[_Key]:
+    """Everything that could leak. Tests take it twice each: what only a description needs is not read here."""
+    return [*_threads(), *_processes(), *_descriptors(), *_shared_memory()]
 
 
-def _threads() -> dict[_Key, str]:
-    found: dict[_Key, str] = {}
-    frames = sys._current_frames()
+def _describe(key: _Key) -> str:
+    kind, number, name = key
+    if kind == "thread":
+        return _thread_text(number)
+    if kind == "process":
+        return f"process {number}: {_command(number)}"
+    if kind == "descriptor":
+        return f"descriptor {number}: {_target(number)}"
+    return f"shared memory /dev/shm/{name}"
+
+
+def _threads() -> Iterator[_Key]:
     for thread in threading.enumerate():
-        if isinstance(thread, threading._DummyThread):
-            continue  # stands for a thread that Python did not start, and may outlive it
-        frame = frames.get(thread.ident or 0)
-        where = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
-        found["thread", thread.native_id or 0, ""] = f"thread {thread.name!r}{where}"
-    return found
+        # A dummy stands for a thread that Python did not start, and may outlive it.
+        if not isinstance(thread, threading._DummyThread):
+            yield "thread", thread.native_id or 0, ""
 
 
-def _processes() -> dict[_Key, str]:
+def _thread_text(native_id: int) -> str:
+    for thread in threading.enumerate():
+        if thread.native_id == native_id:
+            frame = sys._current_frames().get(thread.ident or 0)
+            where = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+            return f"thread {thread.name!r}{where}"
+    return f"thread {native_id}, ending"
+
+
+def _processes() -> Iterator[_Key]:
     tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
-    ours = {pid: started for pid, started in _descendants().items() if pid != tracker}
-    return {("process", pid, started): f"process {pid}: {_command(pid)}" for pid, started in ours.items()}
+    for pid, started in _descendants().items():
+        if pid != tracker:
+            yield "process", pid, started
 
 
 def _descendants() -> dict[int, str]:
     """The processes below this one, and when each was started."""
-    parent: dict[int, int] = {}
-    started: dict[int, str] = {}
-    for entry in _entries("/proc"):
-        with suppress(OSError, ValueError):  # it ended meanwhile, or is no process
-            pid = int(entry.name)
-            # The command, in parentheses, may itself contain blanks and parentheses.
-            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
-            parent[pid], started[pid] = int(fields[1]), fields[19]
+    found: dict[int, str] = {}
+    children = _children if _kernel_lists_children() else _children_by_parent().__getitem__
+    waiting = list(children(os.getpid()))
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found and (stat := _stat(pid)):
+            found[pid] = stat[19].decode()
+            waiting += children(pid)
+    return found
 
-    def is_ours(pid: int) -> bool:
-        return pid in parent and (parent[pid] == os.getpid() or is_ours(parent[pid]))
 
-    return {pid: started[pid] for pid in parent if is_ours(pid)}
+def _kernel_lists_children() -> bool:
+    """Whether /proc tells the children of a thread (CONFIG_PROC_CHILDREN)."""
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
+def _children(pid: int) -> list[int]:
+    """The children of all threads of one process."""
+    found: list[int] = []
+    for task in _names(f"/proc/{pid}/task"):
+        found += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
+    return found
+
+
+def _children_by_parent() -> defaultdict[int, list[int]]:
+    """The children of every process of the machine: slow, for kernels that do not list them."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    for name in _names("/proc"):
+        if name.isdigit() and (stat := _stat(int(name))):
+            found[int(stat[1])].append(int(name))
+    return found
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields after the command; none if there is no such process."""
+    # The command, in parentheses, may itself contain blanks and parentheses.
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _command(pid: int) -> str:
-    with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        return " ".join(words).strip() or "ended, but nobody has waited for it"
-    return "ending"
+    if not _stat(pid):
+        return "ending"
+    words = _read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")
+    return " ".join(words).strip() or "ended, but nobody has waited for it"
 
 
-def _descriptors() -> dict[_Key, str]:
+def _descriptors() -> Iterator[_Key]:
     tracker = getattr(resource_tracker._resource_tracker, "_fd", None)
-    found: dict[_Key, str] = {}
-    for entry in _entries("/proc/self/fd"):
+    for number in map(int, _names("/proc/self/fd")):
         with suppress(OSError):  # the one that listed this directory is closed by now
-            number, status = int(entry.name), entry.stat()
+            status = os.fstat(number)
             if number != tracker:
-                key = ("descriptor", number, f"{status.st_dev}:{status.st_ino}")
-                found[key] = f"descriptor {number}: {os.readlink(entry)}"
-    return found
+                yield "descriptor", number, f"{status.st_dev}:{status.st_ino}"
 
 
-def _shared_memory() -> dict[_Key, str]:
-    found: dict[_Key, str] = {}
-    for entry in _entries("/dev/shm"):
+def _target(number: int) -> str:
+    with suppress(OSError):
+        return os.readlink(f"/proc/self/fd/{number}")
+    return "closed meanwhile"
+
+
+def _shared_memory() -> Iterator[_Key]:
+    for name in _names("/dev/shm"):
         with suppress(OSError):  # removed meanwhile
-            status = entry.stat()
+            status = os.stat(f"/dev/shm/{name}")
             if status.st_uid == os.getuid():
-                found["shared memory", status.st_ino, entry.name] = f"shared memory {entry}"
-    return found
+                yield "shared memory", status.st_ino, name
 
 
-def _mapped_by_others() -> set[str]:
-    """Names of shared memory that processes use which are none of ours."""
+def _mapped_by_others() -> set[int]:
+    """Inodes of shared memory that processes use which are none of ours.
+
+    A name would not do: a semaphore is mapped before it has the one that it is found by.
+    """
     ours = {os.getpid(), *_descendants()}
-    found: set[str] = set()
-    for entry in _entries("/proc"):
-        if entry.name.isdigit() and int(entry.name) not in ours:
-            with suppress(OSError):
-                lines = (entry / "maps").read_text(errors="replace").splitlines()
-                found.update(line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line)
+    found: set[int] = set()
+    for name in _names("/proc"):
+        if name.isdigit() and int(name) not in ours:
+            lines = _read(f"/proc/{name}/maps").splitlines()
+            found.update(int(line.split()[4]) for line in lines if b"/dev/shm/" in line)
     return found
 
 
-def _entries(folder: str) -> list[Path]:
-    return list(Path(folder).iterdir()) if os.path.isdir(folder) else []
+def _names(folder: str) -> list[str]:
+    """What a folder holds: nothing if there is no such folder, or it is of a process that has ended."""
+    with suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _read(path: str) -> bytes:
+    """A file of /proc: empty if the process has ended, or belongs to another user."""
+    with suppress(OSError), open(path, "rb", buffering=0) as file:
+        return file.read()
+    return b""
