@@ -346,3 +346,30 @@ def test_the_length_is_not_known():
     with pytest.raises(ps.LengthUnknown, match="flat_map"):
         len(ps.from_sequence([1]).flat_map(range))
     assert INLINE.run(ps.from_sequence([]).flat_map(range)) == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["plain", "async"])
+def test_a_call_that_fails_when_it_is_tried_again_is_skipped(asynchronous):
+    calls = []
+
+    def outputs(sample):
+        yield sample
+        raise ValueError("in the middle")
+
+    def fails_otherwise(sample):
+        if sample != 2:
+            return [sample]
+        calls.append(sample)
+        if len(calls) > 1:
+            raise ValueError("at the call")
+        return outputs(sample)
+
+    async def awaited(sample):
+        return fails_otherwise(sample)
+
+    function = awaited if asynchronous else fails_otherwise
+    data = ps.from_sequence(range(4)).flat_map(function, workers=1, on_error=ps.Retry(2, 0, then="skip"))
+    with data.loader(epochs=1) as loader:
+        assert list(loader) == [0, 1, 2, 3]
+        assert [(record.index, str(record.exception)) for record in loader.errors()] == [(2, "at the call")]
+    assert len(calls) == 3

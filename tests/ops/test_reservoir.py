@@ -741,3 +741,18 @@ def test_a_gate_in_the_upstream_holds_up_no_draw():
         # The other two workers go on: nobody waits for 13 to come in its turn.
         await_true(lambda: loader.stats()["stage.Gate.samples"] > 20, "so many samples")
         gate.release()
+
+
+def weights_from_a_pipeline(epoch):
+    """Reads a pipeline, whose workers need the lock of all loaders."""
+    return list(ps.from_sequence([1.0, 1.0]).map(float, workers=1))
+
+
+@pytest.mark.usefixtures("warm_processes")
+@pytest.mark.parametrize("place", [{"workers": 2}, {"on": "process", "workers": 1}], ids=["threads", "process"])
+def test_weights_before_a_reservoir_may_come_from_a_pipeline(place):
+    drawn = ps.from_sequence([0, 1]).resample(weights_from_a_pipeline).repeat(20)
+    with drawn.map(abs, **place).reservoir(4).loader(seed=1, epochs=1, timeout_s=20) as loader:
+        got = list(loader)
+    assert len(got) == 40
+    assert set(got) == {0, 1}

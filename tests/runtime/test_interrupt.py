@@ -143,6 +143,21 @@ def test_a_signal_while_the_reader_waits_leaves_the_loader_usable():
         signal.signal(signal.SIGINT, handler)
 
 
+def test_ctrl_c_before_the_first_batch_of_a_resumed_epoch_keeps_its_place(monkeypatch):
+    data = ps.from_sequence(range(6)).map(abs, workers=1)
+    with data.loader() as loader:
+        batches = iter(loader)
+        assert [next(batches), next(batches)] == [0, 1]
+        state = loader.state_dict()
+    with data.loader(state=state) as loader:
+        with monkeypatch.context() as patch:
+            patch.setattr(loader._engine, "read", lambda *_: _interrupt())
+            with pytest.raises(KeyboardInterrupt):
+                list(loader)
+        assert list(loader) == [2, 3, 4, 5]
+        assert list(loader) == [0, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize("place", [{"workers": 3}, {"on": "process", "workers": 2}], ids=["threads", "processes"])
 def test_ctrl_c_just_before_workers_are_started_leaves_none_counted(place, monkeypatch):
     with ps.from_sequence(range(30)).map(abs, **place).batch(3).loader(timeout_s=SOON_S) as loader:
@@ -150,7 +165,7 @@ def test_ctrl_c_just_before_workers_are_started_leaves_none_counted(place, monke
             patch.setattr(loader._engine, "_start", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 next(iter(loader))
-        assert [crew._starting for crew in loader._engine.crews.values()] == [0]
+        assert [crew._starting for crew in loader._engine.crews.values()] == [set()]
         assert len(list(loader)) == 10
 
 

@@ -8,6 +8,7 @@ from tests.cases import for_each
 from tests.runtime.helpers import LAYOUTS, fail_at, placed, until_error
 
 import penstock as ps
+from penstock.runtime.crew import LOCK
 
 every_layout = for_each("layout", LAYOUTS)
 SOURCES = {
@@ -351,3 +352,31 @@ def test_many_errors_keep_their_count_although_records_are_bounded():
         assert list(loader) == []
         assert loader.stats()["errors"] == 12_000
         assert 1000 <= len(loader.errors()) <= 12_000
+
+
+class TakesTheLock:
+    """A function that looks, when it is pickled, whether another thread could go on."""
+
+    free = True
+
+    def __call__(self, sample):
+        if sample == 5:
+            raise ps.Skip("no")
+        return sample
+
+    def __reduce__(self):
+        taken = []
+        thread = threading.Thread(target=lambda: taken.append(LOCK.acquire(timeout=0.2) and not LOCK.release()))
+        thread.start()
+        thread.join()
+        TakesTheLock.free &= taken == [True]
+        return TakesTheLock, ()
+
+
+@pytest.mark.usefixtures("warm_processes")
+def test_nothing_is_pickled_under_the_lock():
+    TakesTheLock.free = True
+    data = ps.from_sequence(range(9)).map(TakesTheLock(), on="process", workers=1).batch(3, collate=list)
+    with data.loader() as loader:
+        assert list(loader) == [[0, 1, 2], [3, 4, 6], [7, 8]]
+    assert TakesTheLock.free

@@ -3,12 +3,14 @@
 import asyncio
 import threading
 import warnings
+from time import perf_counter
 
 import pytest
 from tests.cases import for_each
-from tests.runtime.helpers import SOON_S, in_thread, until_error
+from tests.runtime.helpers import SOON_S, await_event, in_thread, until_error
 
 import penstock as ps
+from penstock.runtime import engine
 
 #: long for a call that only returns its sample, short for a test
 SHORT_S = 0.5
@@ -107,6 +109,37 @@ def test_what_was_delivered_before_a_timeout_is_not_delivered_twice(stuck):
     got = in_thread(lambda: list(loader))
     released(loader, function)
     assert got == [sample for sample in range(200) if sample != 50]
+
+
+def test_a_call_that_begins_after_the_late_one_has_returned_is_not_blamed(monkeypatch):
+    """The reader sees that the call of sample 0 is late; before it acts, that call returns and the next begins."""
+    ahead_s = [100.0]
+    monkeypatch.setattr(engine, "perf_counter", lambda: perf_counter() + ahead_s[0])
+    go_on, next_began, acted = threading.Event(), threading.Event(), threading.Event()
+
+    def staged(sample):
+        if sample == 0:
+            await_event(go_on)
+        if sample == 1:
+            next_began.set()
+            await_event(acted)
+        return sample
+
+    give_up = engine.Engine._give_up
+
+    def late(*args):
+        go_on.set()
+        await_event(next_began, "the call of sample 1")
+        ahead_s[0] = 0.0
+        give_up(*args)
+        acted.set()
+
+    monkeypatch.setattr(engine.Engine, "_give_up", late)
+    # One ticket, since the worker makes the batch.
+    data = ps.from_sequence(range(3)).map(staged, workers=1, timeout_s=3 * SOON_S).batch(3, collate=list)
+    with data.loader(epochs=1) as loader:
+        assert list(loader) == [[0, 1, 2]]
+        assert loader.stats()["stuck"] == 0
 
 
 def test_a_call_that_begins_while_the_reader_waits_is_timed_too(stuck):

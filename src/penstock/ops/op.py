@@ -221,6 +221,8 @@ class Order(ABC):
 
     #: what it keeps in memory, in words
     stores: str = "nothing is stored"
+    #: `trace` calls a function of the user's, so it is never called under the lock
+    calls_user: bool = False
 
     @abstractmethod
     def length(self, n: int) -> Length:

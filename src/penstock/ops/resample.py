@@ -167,6 +167,7 @@ class _Drawn(Order):
     def __init__(self, op: Resample[Any]) -> None:
         self.op = op
         self.stores = "with one table of weights or classes" if op.replace else "with one table per epoch"
+        self.calls_user = callable(op.given)
         self._kept: dict[Any, Any] = {}
         #: so that a table, or a call of the user's function, is made by one worker while the others wait for it
         self._making = threading.RLock()

@@ -22,6 +22,7 @@ from penstock import system
 from penstock.executors import find_executor
 from penstock.executors.executor import Executor, Worker
 from penstock.plan.plan import Site
+from penstock.runtime.failure import take_note
 from penstock.runtime.stage_run import Job, Pull, StageRun
 
 __all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for", "nested", "out_of"]
@@ -58,6 +59,9 @@ class Client(Protocol):
 
     def crew_closed(self) -> None:
         """The crew has no workers any more."""
+
+    def failed(self, exc: BaseException) -> None:
+        """Its bookkeeping went wrong: the epoch that is read ends in `exc`."""
 
     @property
     def winds_down(self) -> bool:
@@ -97,8 +101,8 @@ class Crew:
         #: too little of, it takes long to come, and more of them would only stand in the way
         self._coming: set[Worker] = set()
         self._looking = False
-        #: workers on their way into the list
-        self._starting = 0
+        #: the first tickets of workers that are being started
+        self._starting: set[Job | Pull] = set()
         self._turn = 0
         self._started = 0
         #: processes that have died since the last one answered
@@ -123,13 +127,22 @@ class Crew:
             looking = client is not None
             while looking and client is not None:
                 before = client.reveals
-                for stage_run in client.stage_runs(self):
-                    found = what(stage_run)
-                    if found:
-                        self._turn = (self._turn + number + 1) % len(clients)
-                        return found
-                # It may have been another crew, woken by this look, that brought something to light.
-                looking = client.looked_through() or client.reveals != before
+                stage_run = None
+                try:
+                    for stage_run in client.stage_runs(self):
+                        found = what(stage_run)
+                        if found:
+                            self._turn = (self._turn + number + 1) % len(clients)
+                            return found
+                    # It may have been another crew, woken by this look, that brought something to light.
+                    looking = client.looked_through() or client.reveals != before
+                except BaseException as exc:
+                    where = "" if stage_run is None else f" in {stage_run.lane.stage.label}"
+                    take_note(exc, f"a fault inside penstock, while it looked for work{where}")
+                    client.failed(exc)
+                    if _interrupts(exc):
+                        raise
+                    break
         return None
 
     def take(self, worker: Worker) -> Job | Pull | None:
@@ -193,7 +206,8 @@ class Crew:
         if self._complete or self.idle or self._looking or self.closed or self.executor.inline:
             return None
         job = self._look(StageRun.take)
-        self._starting += job is not None
+        if job is not None:
+            self._starting.add(job)
         return job
 
     def start(self, job: Job | Pull, grow: bool = False) -> None:
@@ -207,7 +221,7 @@ class Crew:
             worker = self.executor.start(partial(self.work, self, box, grow), f"{self.name}.{self._started}")
         except BaseException as exc:
             with LOCK:
-                self._starting -= 1
+                self._starting.discard(job)
                 if out_of(box) is not None:
                     job.stage_run.untaken(job)
                 if not isinstance(exc, Exception):
@@ -216,7 +230,7 @@ class Crew:
                 self.rouse()
             return
         with LOCK:
-            self._starting -= 1
+            self._starting.discard(job)
             self.enlist(worker)
             job.stage_run.run.engine.spread()
             if not self.closed:
@@ -232,10 +246,14 @@ class Crew:
         if worker not in self.workers and worker not in self.leaving:
             (self.leaving if worker.retired else self.workers).append(worker)
 
-    def unopened(self, job: Job | Pull) -> None:
-        """No worker is going to be started for `job` after all."""
-        self._starting -= 1
-        job.stage_run.untaken(job)
+    def resettle(self, client: Client) -> None:
+        """The reader of `client` was stopped in the middle of a change here: all workers say anew what they do."""
+        self._looking = False
+        self._starting = {job for job in self._starting if job.stage_run.run.engine is not client}
+        self._coming.clear()
+        self.idle.clear()
+        for worker in self.workers:
+            worker.unpark()
 
     def _look(self, what: Callable[[StageRun], Found]) -> Found | None:
         """As `find`. Looking may bring something to light and rouse all crews; this one will see it by itself."""
@@ -248,7 +266,7 @@ class Crew:
     def _cannot_grow(self, exc: Exception) -> None:
         """The system gives no more workers: those that are here do the work, or nobody can."""
         self.lack = exc
-        here = len(self.workers) + self._starting
+        here = len(self.workers) + len(self._starting)
         self.size = max(here, 1)
         if not here:
             self.closed = True
@@ -274,13 +292,27 @@ class Crew:
     @property
     def _complete(self) -> bool:
         """As many workers as there may be are here, or on their way."""
-        return len(self.workers) + self._starting >= self.size
+        here = len(self.workers)
+        return here >= self.size or here + len(self._starting) >= self.size
 
     def replace(self, worker: Worker) -> None:
         """`worker` is stuck in a call: another takes its place."""
         if worker in self.workers:
             self.workers.remove(worker)
             self.stuck.append(worker)
+
+    def failed(self, worker: Worker, exc: BaseException) -> None:
+        """`worker` ends in what is no failure of a sample: its loaders are told, and another may take its place."""
+        take_note(exc, f"a fault inside penstock, which has ended worker {worker.name}")
+        with LOCK:
+            worker.retired = True
+            self._coming.discard(worker)
+            for workers in (self.workers, self.idle):
+                if worker in workers:
+                    workers.remove(worker)
+            self.leaving.append(worker)
+            for client in self.clients:
+                client.failed(exc)
 
     def leave(self, client: Client) -> None:
         self._clients = [weakref.ref(one) for one in self.clients if one is not client]
@@ -314,6 +346,11 @@ class Crew:
                     RuntimeWarning,
                     stacklevel=3,
                 )
+
+
+def _interrupts(exc: BaseException) -> bool:
+    """Whether it is Ctrl-C, which is for whoever reads."""
+    return isinstance(exc, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def out_of(box: list[Job | Pull]) -> Job | Pull | None:

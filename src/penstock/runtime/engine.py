@@ -3,6 +3,11 @@
 The engine knows nothing of the loader, so that a loader nobody holds can be collected; its
 finalizer then tells the engine to end. All waiting is done by the reader, in `read`, which is
 therefore also the one that sees timeouts.
+
+Ctrl-C may interrupt the reader between any two instructions, and a fault may stop anybody in the middle of a
+change. So whoever changes the bookkeeping for the reader sets `_unsettled` first and clears it last. Where it
+is still set when somebody comes next, nothing that the change may have touched is used again: `_resettle`
+drops the epochs that were begun and gives the stages new counters. Workers and their processes stay.
 """
 
 from __future__ import annotations
@@ -13,12 +18,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError, PlanError, StageTimeout
 from penstock.executors.executor import Executor
@@ -54,6 +60,15 @@ _HUNGRY_S = 0.05
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _numbers = count(1)
+
+
+class _Setup(NamedTuple):
+    """What a plan needs to run."""
+
+    options: Options
+    plan: Plan
+    lanes: dict[int, Lane]
+    crews: dict[int, Crew]
 
 
 class Engine:
@@ -93,6 +108,10 @@ class Engine:
         self.deaths = 0
         self.current: Run | None = None
         self.upcoming: Run | None = None
+        #: a change of the bookkeeping has begun and not ended, or the reader has a ticket in hand
+        self._unsettled = False
+        #: what went wrong in the bookkeeping, where no sample and no worker is to blame: the epoch ends in it
+        self._fault: BaseException | None = None
         #: the last epoch that may be begun before it is asked for
         self.last_epoch: float = float("inf")
         #: the loader ends with this epoch
@@ -105,40 +124,56 @@ class Engine:
         #: runs coroutines where there is no event loop
         self.bridge = Bridge()
         self.plan: Plan
-        self._set_up(make_plan(flow, options))
+        self._set_up(self._prepared(options))
         _engines.add(self)
 
-    def _set_up(self, plan: Plan) -> None:
-        self.plan = plan
-        self.lanes = {}
+    def _prepared(self, options: Options) -> _Setup:
+        """A plan and its lanes. What the user wrote is pickled here, so never under the lock."""
+        plan = make_plan(self.flow, options)
+        crews, lanes = dict(self.crews), dict[int, Lane]()
         for stage in plan.stages:
-            crew = self.crews.get(stage.site.number)
+            crew = crews.get(stage.site.number)
             if crew is None:
-                crew = self.crews[stage.site.number] = crew_for(stage.site, _loop_of)
+                crew = crews[stage.site.number] = crew_for(stage.site, _loop_of)
             store = None
             if stage.cache_step is not None:
                 step = stage.steps[stage.cache_step]
                 store = self.stores.setdefault(step.number, step.op.store())
             program = Program(stage, self.seed, one_by_one=self.budget.bounded, store=store)
             if isinstance(stage.feed, Joined) and stage.feed.composite is None:
-                program.upstream = self.lanes[stage.feed.children[0].number].program
-            lane = self.lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter, self.number)
+                program.upstream = lanes[stage.feed.children[0].number].program
+            lane = lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter, self.number)
             if lane.remote:
                 from penstock.runtime.portable import packed_program
 
                 lane.parcel = packed_program(program)
+        return _Setup(options, plan, lanes, crews)
+
+    def _set_up(self, setup: _Setup) -> None:
+        """Run this plan from now on."""
+        plan, lanes, crews = setup.plan, setup.lanes, self.crews | setup.crews
         if self.budget.allowed is not None:
-            self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in self.lanes.values()))
-        self.all_lanes += self.lanes.values()
-        #: some of it is run by the reader itself
-        self.inline = any(crew.executor.inline for crew in self.crews.values())
-        #: the reader has work of its own, even where it is nobody's worker
-        self._reader_works = self.inline or any(lane.helpable for lane in self.lanes.values())
-        self._timed = any(step.op.timeout_s is not None for stage in plan.stages for step in stage.steps)
-        self._draws = any(op.decouples for op in plan.joint_ops)
-        self._forks = not any(op.carries for op in plan.joint_ops) and all(
+            self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in lanes.values()))
+        for lane in lanes.values():
+            lane.budget = self.budget  # another than it was made with, if somebody was interrupted since
+        inline = any(crew.executor.inline for crew in crews.values())
+        helpable = any(lane.helpable for lane in lanes.values())
+        timed = any(step.op.timeout_s is not None for stage in plan.stages for step in stage.steps)
+        draws = any(op.decouples for op in plan.joint_ops)
+        forks = not any(op.carries for op in plan.joint_ops) and all(
             isinstance(stage.feed, (Indexed, Joined)) for stage in plan.stages
         )
+        all_lanes = [*self.all_lanes, *lanes.values()]
+        self.crews.update(crews)
+        # Nothing is called from here on, so Ctrl-C cannot come between.
+        self.options, self.plan, self.lanes, self.all_lanes = setup.options, plan, lanes, all_lanes
+        #: some of it is run by the reader itself
+        self.inline = inline
+        #: the reader has work of its own, even where it is nobody's worker
+        self._reader_works = inline or helpable
+        self._timed = timed
+        self._draws = draws
+        self._forks = forks
 
     # ------------------------------------------------------------------ epochs
 
@@ -149,10 +184,15 @@ class Engine:
         read yet: `ahead`.
         """
         self._check_open()
+        lost = start.at is not None and (start.lost or start.at["feed"].get("lost"))
+        setup = self._wary_setup() if lost else None
         with LOCK:
-            garbage = self._leave()
-            if start.at is not None and (start.lost or start.at["feed"].get("lost")):
-                garbage += self._become_wary()
+            garbage = self._resettle()
+            self._unsettled = True
+            garbage += self._leave()
+            if setup is not None:
+                garbage += self._drop_upcoming()
+                self._set_up(setup)
             run, self.upcoming = self.upcoming, None
             if run is not None and (run.epoch != epoch or start.at is not None or start.part):
                 garbage += run.cancel()
@@ -165,19 +205,24 @@ class Engine:
                 crew.join(self)
                 if ahead or crew.idle:
                     crew.rouse()
+            self._unsettled = False
         discard(garbage)
         return run
 
     def leave(self, run: Run, whole: bool = False) -> None:
         """The epoch is over for the reader: at its end if `whole`, else it was broken off."""
         with LOCK:
-            garbage = self._leave(whole) if run is self.current else []
+            garbage = self._resettle()
+            self._unsettled = True
+            if run is self.current:
+                garbage += self._leave(whole)
             if self.reader.inside:
                 self.reader.unpark()
             if self._draws and self.upcoming is None and not self.closed and run.epoch < self.last_epoch:
                 # What is there to have samples at hand goes on to gather some.
                 self.upcoming = Run(self, run.epoch + 1, BEGINNING)
                 self._rouse()
+            self._unsettled = False
         discard(garbage)
         for crew in self.crews.values():
             crew.tell_lack()
@@ -185,7 +230,6 @@ class Engine:
     def _leave(self, whole: bool = False) -> list[Any]:
         run, self.current = self.current, None
         garbage, self.garbage = self.garbage, []
-        self._give_back_openings()
         if run is not None:
             for step in self._joint_steps():
                 step.op.left(self.memos.get(step.number, {}), whole)
@@ -193,6 +237,62 @@ class Engine:
             run.ended = True
             run.current = False
         return garbage
+
+    def _resettle(self) -> list[Any]:
+        """Begin anew if somebody was stopped in the middle of a change. Returns what to let go of outside the lock.
+
+        Samples that go on from epoch to epoch go on behind the last one that was taken; a reservoir is emptied.
+        Workers may still have old tickets in hand. They hand those in to the old stages, where nobody counts any
+        more; so for a moment a stage on a shared pool may have more calls at once than its cap.
+        """
+        if not self._unsettled and self._fault is None:
+            return []
+        self._abandon_runs()
+        self._openings.clear()
+        self.tasks.pop(self.reader, None)
+        self.freed = False
+        budget = Budget(self.budget.allowed)
+        budget.portion = self.budget.portion
+        self.budget = budget
+        renewed = {lane: lane.renewed(budget) for lane in self.lanes.values()}
+        self.lanes = {number: renewed[lane] for number, lane in self.lanes.items()}
+        self.all_lanes = [renewed.get(lane, lane) for lane in self.all_lanes]
+        for step in self._joint_steps():
+            memo = self.memos.get(step.number, {})
+            step.op.left(memo, whole=False)
+            step.op.forget(memo)
+        for crew in self.crews.values():
+            crew.resettle(self)
+        self._unsettled = False
+        self._fault = None
+        garbage, self.garbage = self.garbage, []
+        return garbage
+
+    def _abandon_runs(self) -> None:
+        """Go on with nothing that was begun. What is left half done may not be fit even to be ended."""
+        with suppress(Exception):
+            self.carried_before = self._carrying() | self.carried_before
+        upstreams: list[Any] = [queue.upstream for queues in self.carried.values() for queue in queues]
+        runs = [run for run in (self.current, self.upcoming) if run is not None]
+        self.current = self.upcoming = None
+        self.carried = {}
+        for run in runs:
+            run.ended = True
+            run.current = False
+        for stage_run in [run.root for run in runs] + [one.stage_run for one in upstreams]:
+            with suppress(Exception):
+                self.garbage += [] if stage_run is None else stage_run.cancel()
+        for worker in list(self.tasks):
+            worker.forgo()
+
+    def failed(self, exc: BaseException) -> None:
+        """Something went wrong that is not the failure of a sample: whoever reads is told, and the epoch ends."""
+        with LOCK:
+            if self._fault is None:
+                self._fault = exc
+            self._abandon_runs()
+            self.reader.waiting = False
+            self.reader.unpark()
 
     def cancelled(self, stage_run: StageRun) -> list[Any]:
         """Cancel a stage and those before it, except what goes on in a later epoch."""
@@ -213,20 +313,26 @@ class Engine:
     def carrying(self) -> dict[str, Any]:
         """Where inputs stand that go on from epoch to epoch, between two epochs."""
         with LOCK:
-            return {
-                segment: {"epoch": queue.epoch, "at": plain(queue.mark), "count": queue.taken, "note": queue.note}
-                for segment, (queue,) in self.carried.items()
-                if queue.epoch >= 0
-            }
+            return self._carrying()
+
+    def _carrying(self) -> dict[str, Any]:
+        return {
+            segment: {"epoch": queue.epoch, "at": plain(queue.mark), "count": queue.taken, "note": queue.note}
+            for segment, (queue,) in self.carried.items()
+            if queue.epoch >= 0
+        }
 
     def forget(self, carried: dict[str, Any]) -> None:
         """Another state is to be gone on with: nothing that has been begun is."""
         with LOCK:
-            garbage = self._leave() + self._drop_upcoming()
+            garbage = self._resettle()
+            self._unsettled = True
+            garbage += self._leave() + self._drop_upcoming()
             garbage += self._close_carried()
             for step in self._joint_steps():
                 step.op.forget(self.memos.get(step.number, {}))
             self.carried_before = dict(carried)
+            self._unsettled = False
         discard(garbage)
 
     def _joint_steps(self) -> list[Step]:
@@ -252,19 +358,21 @@ class Engine:
                     f"{stage.label} skipped the sample at position {position}, but ranks that deliver in step "
                     'rely on each; say that it may: on_error="skip", so that every rank has a stream of its own'
                 )
+        setup = self._wary_setup()
         with LOCK:
-            garbage = self._leave() + self._become_wary()
+            garbage = self._resettle()
+            self._unsettled = True
+            garbage += self._leave()
+            if setup is not None:
+                garbage += self._drop_upcoming()
+                self._set_up(setup)
+            self._unsettled = False
         discard(garbage)
         return self.enter(run.epoch, Start(begun_at(self.plan.root, run.epoch, position), part=run.part))
 
-    def _become_wary(self) -> list[Any]:
-        """Rely on the count no longer. Returns what is to be let go of outside the lock."""
-        if self.options.wary:
-            return []
-        garbage = self._drop_upcoming()
-        self.options = replace(self.options, wary=True)
-        self._set_up(make_plan(self.flow, self.options))
-        return garbage
+    def _wary_setup(self) -> _Setup | None:
+        """A plan that does not rely on the count; None if this one does not."""
+        return None if self.options.wary else self._prepared(replace(self.options, wary=True))
 
     def _drop_upcoming(self) -> list[Any]:
         """Do without the epoch that was begun early. Returns what is to be let go of outside the lock."""
@@ -338,6 +446,8 @@ class Engine:
             self.tasks.pop(worker, None)
             job.stage_run.lane.advance()
             job.stage_run.again(job)
+            if worker is self.reader:
+                self._unsettled = False
 
     def pulled(self, pull: Pull, pulled: Pulled, spent: Spent) -> list[Any]:
         """A worker has had its turn at a stream. Returns what is to be let go of outside the lock."""
@@ -413,28 +523,37 @@ class Engine:
         workers, or on a pool whose workers all wait in pipelines of their own.
         """
         began: float | None = None
-        self.reader.turn()
         if self._pid != os.getpid():
             self._check_open()
-        with LOCK:
-            chunk = run.root.pop()
+        if run.root.outlet.ready:
+            self.reader.turn()
+            with LOCK:
+                self._unsettled = True
+                chunk = run.root.pop()
+                if chunk is not None:
+                    if self._draws:
+                        run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
+                    else:
+                        self._rouse()
+                self._unsettled = False
             if chunk is not None:
-                if self._draws:
-                    run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
-                else:
-                    self._rouse()
                 return chunk
         with Nested(self.reader) as nested:
             while True:
                 self.reader.turn()
                 with LOCK:
+                    self._unsettled = True
                     chunk = run.root.pop()
                     if chunk is not None:
                         self._rouse()
+                        self._unsettled = False
                         break
+                    if self._fault is not None:
+                        raise self._fault
                     if not self._exiting:
                         self._check_open()
                     if run.ended or run.root.over:
+                        self._unsettled = False
                         break
                     nested.waits()
                     found = self._own_job(run)
@@ -454,6 +573,9 @@ class Engine:
                     self.reader.waiting = found is None
                     if found is None:
                         self._open()
+                    # A ticket that is in the reader's hands would be lost with it.
+                    if found is None and not self._openings:
+                        self._unsettled = False
                 if began is None:
                     began = perf_counter()
                     self.counters.wait_begins(began)
@@ -465,7 +587,7 @@ class Engine:
                     execute(found[0], self.reader, inline=found[1])
                     continue
                 self._wait(run, began, timeout_s)
-                if self.reader.inside > 1:
+                if len(self.reader.inside) > 1:
                     self.reader.unpark()  # it may have been meant for the other one
         self.counters.wait_ends(perf_counter())
         return chunk
@@ -503,15 +625,12 @@ class Engine:
                 self._openings.append(job)
 
     def _start(self) -> None:
-        while self._openings:
-            job = self._openings.popleft()
+        while True:
+            try:
+                job = self._openings.popleft()
+            except IndexError:
+                return  # all are started, or somebody else has begun anew
             job.stage_run.lane.crew.start(job)
-
-    def _give_back_openings(self) -> None:
-        """Ctrl-C has come before workers were started for these."""
-        while self._openings:
-            job = self._openings.popleft()
-            job.stage_run.lane.crew.unopened(job)
 
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
         """Park until something changes, a call runs out of time, or the batch does."""
@@ -533,8 +652,9 @@ class Engine:
                 self._rouse()  # who has waited in vain may get what it would not have got at first
         now = perf_counter()
         for worker, job in list(self.tasks.items()):
-            if job.task.deadline is not None and job.task.deadline <= now:
-                self._give_up(worker, job)
+            call = job.task.call
+            if any(deadline <= now for deadline in call):
+                self._give_up(worker, job, call)
         if batch <= now:
             raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self.holding(run)}")
 
@@ -543,20 +663,22 @@ class Engine:
         deadlines = [job.task.deadline for job in list(self.tasks.values())]
         return min((one for one in deadlines if one is not None), default=inf)
 
-    def _give_up(self, worker: Any, job: Job) -> None:
+    def _give_up(self, worker: Any, job: Job, call: Sequence[float]) -> None:
         """A call is past its timeout. A thread cannot be killed: it is left, and its ticket begun again."""
         with LOCK:
-            if self.tasks.get(worker) is not job:
+            # The call may have ended since that was seen, and another begun.
+            if self.tasks.get(worker) is not job or not job.task.condemn(call):
                 return
+            self._unsettled = True
             del self.tasks[worker]
             job.task.abandoned = True
-            job.task.condemn()
             self.stuck += 1
             lane = job.stage_run.lane
             lane.advance()
             lane.crew.replace(worker)
             job.stage_run.again(job)
             self._rouse()
+            self._unsettled = False
 
     def holding(self, run: Run) -> str:
         """What the stream waits for: the op and the sample in hand, of the stage nearest to the source."""
@@ -614,23 +736,29 @@ class Engine:
         if self._pid != os.getpid():
             return
         self._exiting = quiet
-        with LOCK:
-            self.closed = True
-            self._meter.stop()
-            self.closing.set()
-            garbage = self._leave() + self._drop_upcoming() + self._close_carried()
-            for step in self._joint_steps():
-                step.op.close(self.memos.get(step.number, {}))
-            for crew in self.crews.values():
+        try:
+            with LOCK:
+                self.closed = True
+                self._meter.stop()
+                self.closing.set()
+                garbage = self._resettle()
+                garbage += self._leave() + self._drop_upcoming() + self._close_carried()
+                for step in self._joint_steps():
+                    step.op.close(self.memos.get(step.number, {}))
+                self.reader.waiting = False
+                self.reader.unpark()
+            discard(garbage)
+        finally:
+            self._end_workers(grace_s, quiet)
+
+    def _end_workers(self, grace_s: float, quiet: bool) -> None:
+        for number, crew in list(self.crews.items()):
+            with LOCK:
                 crew.leave(self)
-            self.reader.waiting = False
-            self.reader.unpark()
-        discard(garbage)
-        crews = dict(self.crews)
-        self.crews.clear()
-        for crew in crews.values():
             if not crew.shared:
                 crew.close(grace_s, quiet)
+            # Whoever is interrupted while it waits for workers may close once more, and waits for them then.
+            self.crews.pop(number, None)
         self.bridge.close()
 
 

@@ -108,6 +108,8 @@ def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
     done = attempt = 0
     while True:
         try:
+            if attempt:
+                outputs = calls.recall(number)
             if isinstance(outputs, AsyncIterator):
                 outputs = calls.task.post.run_coroutine(_drained(outputs))
             calls.in_hand(number)
@@ -130,7 +132,6 @@ def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
                 calls.dispose(number, exc, skip=verdict.action == "skip")
                 return
             attempt += 1
-            outputs = calls.recall(number)
 
 
 async def _drained(outputs: AsyncIterator[Any]) -> list[Any]:
@@ -157,6 +158,8 @@ async def _each_output_async(calls: Calls, number: int, outputs: Any) -> AsyncIt
     done = attempt = 0
     while True:
         try:
+            if attempt:
+                outputs = await settled(calls.recall(number))
             seen = 0
             async for value in _as_async(outputs):
                 seen += 1
@@ -177,7 +180,6 @@ async def _each_output_async(calls: Calls, number: int, outputs: Any) -> AsyncIt
             import asyncio
 
             await asyncio.sleep(verdict.after_s)
-            outputs = await settled(calls.recall(number))
 
 
 async def _as_async(outputs: Any) -> AsyncIterator[Any]:

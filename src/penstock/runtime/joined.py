@@ -13,12 +13,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol
 
-from penstock.errors import PlanError
+from penstock.errors import PenstockError, PlanError
 from penstock.ops.op import LOST, Joint, Length
 from penstock.provenance import Place, joined
 from penstock.runtime.again import Again, Sieve
 from penstock.runtime.budget import Budget
 from penstock.runtime.chunk import Chunk, ErrorRecord, Failure, Ticket
+from penstock.runtime.failure import take_note
 from penstock.runtime.inlets import Inlet
 from penstock.runtime.marks import Came, Cuts, Given, Mark, Record, Trace, place_from
 
@@ -27,6 +28,8 @@ __all__ = ["JoinedInlet", "Queue", "Upstream"]
 
 #: so many losses without a sample behind them are told at once, so that a limit of errors is heeded
 _MANY = 32
+#: steps in which a joint does nothing, once all its inputs have ended; `epoch()` makes up to 200
+_IDLE_STEPS = 1000
 #: before the first part: the number of its first sample, places, where they came from
 _NO_PART: tuple[int, Sequence[Place], Any] = (0, (), None)
 
@@ -214,7 +217,10 @@ class JoinedInlet(Inlet):
         names: tuple[str, ...] = (),
         singly: bool = False,
         again: Again | None = None,
+        label: str = "",
     ) -> None:
+        #: whose joint it is, in words
+        self._label = label
         self.budget = budget or Budget(None)
         #: bytes of the samples that wait here
         self.held_bytes = 0
@@ -239,6 +245,8 @@ class JoinedInlet(Inlet):
         self._eager = joint is not None and joint.eager
         #: how many samples are lacking for what comes next, with none on their way; and does anybody wait for it
         self.lack: Callable[[], tuple[int, bool]] = lambda: (0, False)
+        #: steps in which nothing happened, since all inputs have ended, and how many samples waited then
+        self._idle_steps = self._left = 0
         self._record: Record | None = None
         if again is not None and joint is not None:
             self._record = self._recorded()
@@ -259,22 +267,30 @@ class JoinedInlet(Inlet):
             self.refresh()
             if self._finished:
                 return True
-        record = self._record = self._record or self._recorded()
-        whole = not self._singly or self._even(self.joint)
         try:
+            record = self._record = self._record or self._recorded()
+            whole = not self._singly or self._even(self.joint)
             samples, places = self.joint.step(self.queues, most if whole else 1)
+            self._finished = self.joint.ended
+            if samples:
+                count = record.outputs = len(samples)
+                if len(places) != count:
+                    raise PenstockError(
+                        f"the joint of {self._label} has returned {count} samples and {len(places)} places; "
+                        "every sample has one"
+                    )
+                if self._singly and count > 1:
+                    record.cuts = Cuts(self.joint.even, self.queues[0].came, places)
+                self._made += count
+                self._pass(samples, places, record)
+                record.next = self._record = self._recorded()
+            lacking = () if samples or self._finished or self._eager else self.joint.lacking(self.queues)
         except Exception as exc:
-            self.failure = Failure(exc)
-            self._finished = True
-            return True
-        self._finished = self.joint.ended
+            return self._breaks(exc)
+        except SystemExit as exc:
+            take_note(exc, f"in the joint of {self._label}")
+            raise
         if samples:
-            record.outputs = len(samples)
-            if self._singly and len(samples) > 1:
-                record.cuts = Cuts(self.joint.even, self.queues[0].came, places)
-            self._made += len(samples)
-            self._pass(samples, places, record)
-            record.next = self._record = self._recorded()
             for queue in self.queues:
                 if queue.lost:
                     self._depend(record, queue.lost_before())
@@ -283,14 +299,39 @@ class JoinedInlet(Inlet):
         if self._overflows():
             return True
         moved = False
-        for number in self.joint.lacking(self.queues):
+        for number in lacking:
             queue = self.queues[number]
             if queue.failure is not None:
                 self.failure = queue.failure
                 self._finished = True
                 return True
             moved = self._fill(queue) or moved
-        return moved
+        for queue in self.queues:
+            if not queue.ended:
+                self._idle_steps = 0
+                return moved
+        return self._goes_on()
+
+    def _breaks(self, exc: Exception) -> bool:
+        """The joint has failed: the stream ends here, behind what it has passed on."""
+        take_note(exc, f"in the joint of {self._label}")
+        self.failure = Failure(exc)
+        self._finished = True
+        return True
+
+    def _goes_on(self) -> bool:
+        """All inputs have ended, and the joint has made nothing and not ended: it gets a few more steps."""
+        left = sum(queue.count for queue in self.queues)
+        self._idle_steps = self._idle_steps + 1 if left == self._left else 0
+        self._left = left
+        if self._idle_steps > _IDLE_STEPS:
+            return self._breaks(
+                PenstockError(
+                    f"the joint of {self._label} does not end: all its inputs have ended, and in {_IDLE_STEPS} "
+                    f"steps it has taken none of the {left} samples that wait, passed none on, and not set `ended`"
+                )
+            )
+        return True
 
     def _depend(self, record: Record, lost: list[ErrorRecord]) -> None:
         """What a step has made depends on these losses, and they are to be told with its first output."""
@@ -350,6 +391,7 @@ class JoinedInlet(Inlet):
             while joint.absorb(self.queues) and self._fill(queue):
                 pass
         except Exception as exc:
+            take_note(exc, f"in the joint of {self._label}")
             queue.failure = Failure(exc)
         if self.budget.bounded:
             self._weigh(joint.kept + queue.count, queue)

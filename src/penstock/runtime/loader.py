@@ -138,7 +138,7 @@ class Loader(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """One epoch. A new iteration ends the one before."""
         self._end_iteration()
-        moment, self._resumed = self._resumed, None
+        moment = self._resumed
         self._running, self._pending = self._own_part(), []
         if moment is not None:
             self._running, self._pending = moment.running, list(moment.pending)
@@ -159,6 +159,7 @@ class Loader(Generic[T]):
         self._epoch_from = self._handed - (moment.batch if moment is not None else 0)
         self._stand(moment or self._start_of(run.epoch))
         self._iteration = iteration
+        self._resumed = None  # not before: Ctrl-C may have come until here, and then it is still to be gone on with
         return self._batches(iteration, first)
 
     def _read(self, iteration: _Iteration) -> Chunk | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from threading import get_ident
 
 from penstock.executors.parking import new_spot
 from penstock.runtime.crew import HERE, LOCK, Crew
@@ -21,8 +22,9 @@ class Reader:
         self.waiting = False
         #: it has nothing to read, and there is nothing to do that would bring it something
         self.hungry = False
-        #: threads inside `read`: more than one while a new iteration takes over from an old one
-        self.inside = 0
+        #: threads inside `read`: more than one while a new iteration takes over from an old one. Idents, and no
+        #: count: a thread that was interrupted on its way out is right again when it comes next
+        self.inside: set[int] = set()
         #: the crew whose worker reads, if it is one
         self.nested: Crew | None = None
         #: until when it waits at the latest; a nearer deadline must wake it
@@ -55,10 +57,11 @@ class Nested:
         self.reader = reader
         self.crew: Crew | None = getattr(HERE, "crew", None)
         self.counted = False
+        self._ident = get_ident()
 
     def __enter__(self) -> Nested:
         self.reader.nested = self.crew
-        self.reader.inside += 1
+        self.reader.inside.add(self._ident)
         return self
 
     def waits(self) -> None:
@@ -80,6 +83,6 @@ class Nested:
     def __exit__(self, *exc: object) -> None:
         self.works()
         self.reader.hungry = False
-        self.reader.inside -= 1
+        self.reader.inside.discard(self._ident)
         if self.reader.inside:
             self.reader.unpark()

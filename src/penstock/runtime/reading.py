@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,10 @@ from penstock.ops.op import Key, Length, Order
 from penstock.provenance import Place, origin, single, way
 from penstock.sources.source import IndexedSource, Indices
 
-__all__ = ["Reading"]
+__all__ = ["Identify", "Noted", "Reading"]
 
 Int64s = NDArray[np.int64]
+Identify = Callable[[int, Sequence[Place]], Sequence[Hashable]]
 
 #: positions traced at once: small numpy calls cost more than the numbers in them
 _BLOCK = 16384
@@ -77,6 +78,11 @@ class Reading:
                 out[number] = (index, way(places[number]))
         return out
 
+    @property
+    def calls_user(self) -> bool:
+        """Whether a function of the user's decides what is read."""
+        return any(order.calls_user for order, _ in self.orders)
+
     def epoch_behind(self, level: int, epoch: int, position: int) -> int:
         """The epoch that ops between order `level` - 1 and order `level` are in, at `position` of `epoch`.
 
@@ -123,3 +129,24 @@ class Reading:
             mine = epochs == one
             out[mine] = self._traced(level - 1, int(one), inner[mine])
         return out
+
+
+class Noted:
+    """Identities that workers find out before they hand samples in, since a function of the user's decides on them.
+
+    They are asked for under the lock, where no such function may run.
+    """
+
+    def __init__(self, identify: Identify) -> None:
+        self._identify = identify
+        self._found: dict[tuple[int, Place], Hashable] = {}
+
+    def note(self, epoch: int, places: Sequence[Place]) -> None:
+        """Find out what the samples at `places` are. Called without the lock."""
+        for place, found in zip(places, self._identify(epoch, places), strict=True):
+            if found is not None:
+                self._found[epoch, place] = found
+
+    def __call__(self, epoch: int, places: Sequence[Place]) -> Sequence[Hashable]:
+        """What was noted of the samples at `places`; None for groups."""
+        return [self._found.pop((epoch, place), None) if single(place) else None for place in places]

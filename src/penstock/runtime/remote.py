@@ -63,6 +63,8 @@ def work_remote(crew: Crew, first: list[Job | Pull], grow: bool, worker: Process
         _crews.add(crew)
     try:
         _life(crew, first, grow, worker, front)
+    except BaseException as exc:
+        crew.failed(worker, exc)
     finally:
         front.close()
 
@@ -285,15 +287,15 @@ class _Front:
                 message = line.wire.receive(deadline=self._patience())
                 self.stillborn = 0
                 kind, *said = message.head
-                if kind == "need":
-                    self._on_need(line, *said)
-                else:
-                    return self._on_chunk(line, Reply(*said), message)
+                if kind != "need":
+                    break
+                self._on_need(line, *said)
         except (Gone, Late):
             return self._bury()
         except Exception as exc:
             # No memory for what it says: the rest of it could not be understood.
             return self._bury(exc)
+        return self._on_chunk(line, Reply(*said), message)
 
     def _on_need(self, line: Line, ticket: int, nbytes: int) -> None:
         sent = self.out[0]

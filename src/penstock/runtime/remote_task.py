@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.ops.op import Op
@@ -19,6 +20,7 @@ class RemoteTask:
 
     abandoned = False
     deadline: float | None = None
+    call: Sequence[float] = ()
 
     def __init__(self, lane: Lane, worker_name: str) -> None:
         self.lane = lane

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from penstock.runtime.again import Again, Lost, Start
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.inlets import Inlet, Part, PositionInlet, StreamInlet
 from penstock.runtime.joined import JoinedInlet, Queue
+from penstock.runtime.reading import Identify, Noted, Reading
 from penstock.runtime.stage_run import StageRun
 
 __all__ = ["Run", "begun_at"]
@@ -99,6 +100,7 @@ class Run:
             names=feed.names,
             singly=feed.step is not None and feed.step.op.effect is Effect.REGROUPS,
             again=again,
+            label=_joint_label(feed),
         )
 
     def _restore(
@@ -158,15 +160,20 @@ class Run:
         memo = engine.memos.setdefault(feed.step.number, {})
         return feed.step.op.joint(Key(engine.seed, feed.step.key), epoch, memo)
 
-    def _identities(self, stage: Stage) -> Callable[[int, Sequence[Place]], Sequence[Hashable]] | None:
+    def _identities(self, stage: Stage) -> Identify | None:
         """What tells the samples of a stage apart, whatever the epoch; None if nothing does."""
+        last = self.engine.lanes[stage.number]
         while isinstance(stage.feed, Joined):
             if stage.feed.composite is not None:
                 return None
             (stage,) = stage.feed.children
         if isinstance(stage.feed, Streamed):
             return None if stage.feed.ordered_by is not None else _records
-        return self.engine.lanes[stage.number].program.reading.identities  # type: ignore[no-any-return]
+        reading: Reading = self.engine.lanes[stage.number].program.reading
+        if reading.calls_user:
+            last.identities = last.identities or Noted(reading.identities)
+            return last.identities  # type: ignore[no-any-return]
+        return reading.identities
 
     def lack_of(self, stage_run: StageRun) -> tuple[int, bool]:
         """How many samples of a stage are lacking for the next batch, with none on their way; does anybody wait?"""
@@ -196,6 +203,12 @@ class Run:
         self.ended = True
         self.current = False
         return self.root.cancel()
+
+
+def _joint_label(feed: Joined) -> str:
+    if feed.composite is not None:
+        return feed.composite.label
+    return feed.step.op.full_label if feed.step is not None else "nothing"
 
 
 def _records(epoch: int, places: Sequence[Place]) -> Sequence[Hashable]:

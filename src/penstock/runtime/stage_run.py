@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -23,6 +24,7 @@ from penstock.runtime.failure import broken
 from penstock.runtime.inlets import Inlet, Pulled, StreamInlet
 from penstock.runtime.marks import Trace
 from penstock.runtime.program import Program
+from penstock.runtime.reading import Noted
 from penstock.runtime.reorder import Alternating, AsDone, InOrder, Outlet
 from penstock.runtime.rest import Progress
 from penstock.runtime.sizing import TARGET_REMOTE_S, TARGET_S, Sizer
@@ -67,6 +69,8 @@ class Lane:
         self.block_estimate = Estimate()
         #: bytes that came of one unit of the last ticket
         self.unit_bytes = 0
+        #: what its samples are, found out by its workers, where a reservoir asks and a user's function decides
+        self.identities: Noted | None = None
         #: the shortest time that one of its calls may take
         self.timeout_s = min((s.op.timeout_s for s in stage.steps if s.op.timeout_s is not None), default=None)
         self.clock = clock
@@ -83,6 +87,14 @@ class Lane:
         self.held_samples = 0
         #: samples that open tickets will make, as far as can be foreseen
         self.expected = 0
+
+    def renewed(self, budget: Budget) -> Lane:
+        """The same stage with nothing in hand and nothing held; all that was found out about it stays."""
+        lane = copy(self)
+        lane.budget = budget
+        lane.in_flight = lane.guests = lane.queued = lane.open = 0
+        lane.held = lane.held_samples = lane.expected = 0
+        return lane
 
     def idle_for(self, room: bool) -> None:
         """Idle slots wait for room from now on, or for input."""

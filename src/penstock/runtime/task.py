@@ -88,9 +88,11 @@ class Task:
 
     # Most tickets have none of these.
     abandoned = False
+    #: the deadline of the call in hand, in a list that is this call's own. The worker takes the deadline out when
+    #: the call has ended, whoever gives the call up does so before: only one of them finds it
+    call: Sequence[float] = ()
     #: what is being made will be kept, and served again in other epochs
     for_cache = False
-    deadline: float | None = None
     _doing: Calls | FusedMaps | Source | None = None
     _places: Sequence[Place] = ()
     _out: Sequence[Any] = ()
@@ -143,14 +145,19 @@ class Task:
         self._doing, self._places, self._out, self._lost = None, (), (), ()
 
     def call_began(self, timeout_s: float) -> None:
-        self.deadline = perf_counter() + timeout_s
-        self.post.heed(self.deadline)
+        deadline = perf_counter() + timeout_s
+        self.call = [deadline]
+        self.post.heed(deadline)
 
     def call_ended(self) -> None:
-        self.deadline = None
         self.post.heed(inf)
-        if self.abandoned:
+        if not _taken_out(self.call):
             raise Abandoned
+
+    @property
+    def deadline(self) -> float | None:
+        """When the call in hand runs out of time."""
+        return next(iter(self.call), None)
 
     def goes_through(self, exc: BaseException) -> bool:
         """Whether `exc` is not the sample's, but ends the worker's own work."""
@@ -171,12 +178,19 @@ class Task:
             return exc, self.timeouts[key] - 1
         return None
 
-    def condemn(self) -> None:
-        """The call in hand is past its deadline: when the ticket is run again, that counts as a failed call."""
+    def condemn(self, call: Sequence[float]) -> bool:
+        """Give up a call that was seen to be late: False if it has ended since.
+
+        When the ticket is run again, that counts as a failed call.
+        """
+        if not _taken_out(call):
+            return False
+        # Its worker cannot go on to another sample any more, so this one is still in hand.
         doing = self._doing
         if doing is not None and not isinstance(doing, Source):
             key = call_key(doing.step_in(None).number, self.place_in_hand)
             self.timeouts[key] = self.timeouts.get(key, 0) + 1
+        return True
 
     def inherit(self, other: Task) -> None:
         """Go on where an abandoned task left off."""
@@ -196,3 +210,12 @@ class Task:
         what: Source | Op[Any, Any] = doing if isinstance(doing, Source) else doing.step_in(frame).op
         where = "" if isinstance(what, Source) or not what.where else f" at {what.where}"
         return f"{what.label}{where}, sample {self.index_of(self.place_in_hand)}"
+
+
+def _taken_out(call: Any) -> bool:
+    """Take the deadline out of `call`; False if somebody else has."""
+    try:
+        call.pop()
+    except IndexError:
+        return False
+    return True

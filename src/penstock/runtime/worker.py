@@ -30,8 +30,16 @@ HandIn = Callable[[], list[Any]]
 def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     """The life of a thread. It begins with a ticket, which it takes out of `first`.
 
-    Nothing here may hold on to a job: it leads to the loader, and its worker outlives that.
+    What escapes from here is no failure of a sample: the epoch ends in it, in the training loop.
     """
+    try:
+        _life(crew, first, grow, worker)
+    except BaseException as exc:
+        crew.failed(worker, exc)
+
+
+def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
+    """Nothing here may hold on to a job: it leads to the loader, and its worker outlives that."""
     HERE.crew = crew
     worker.turn()
     if crew.closed:
@@ -66,7 +74,16 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
 
 
 async def work_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
-    """The life of a coroutine. It begins as that of a thread does."""
+    """The life of a coroutine. It begins, and may end, as that of a thread does."""
+    try:
+        await _life_async(crew, first, grow, worker)
+    except BaseException as exc:
+        if interrupted(exc):
+            raise
+        crew.failed(worker, exc)
+
+
+async def _life_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     with LOCK:
         crew.enlist(worker)
         if grow:
@@ -222,7 +239,10 @@ def joined(job: Job, parts: list[Chunk], done: bool) -> Chunk | None:
     chunk = job.progress.news(Chunk.join(parts), job.ticket)
     if not done:
         job.progress.handed_in(chunk)
-    if job.stage_run.lane.budget.bounded:
+    lane = job.stage_run.lane
+    if lane.identities is not None:
+        lane.identities.note(job.stage_run.inlet.epoch, chunk.places)
+    if lane.budget.bounded:
         chunk.nbytes = sum(map(nbytes, chunk.samples))
         job.made_bytes = 0
     return chunk
