@@ -148,7 +148,7 @@ def test_integers_are_never_rounded(samples):
         ["a", "bc"],
         [b"a", b"bc"],
         [None, None],
-        [None, 1],
+        [None, "a"],
         [{1}, {2}],
         [object, int],
         ["a", 1],
@@ -179,13 +179,78 @@ def test_tuples_stay_tuples_and_fields_may_stand_in_any_order():
     assert plain(one_batch([{"x": 1, "y": 2}, {"y": 4, "x": 3}])) == {"x": [1, 3], "y": [2, 4]}
 
 
-def test_torch_tensors_are_stacked_into_an_array():
+def test_torch_tensors_are_stacked_into_a_tensor():
     torch = pytest.importorskip("torch")
     batch = one_batch([{"x": torch.full((2,), i, dtype=torch.uint8), "y": torch.tensor(i)} for i in range(3)])
-    assert isinstance(batch["x"], np.ndarray)
-    assert (batch["x"].dtype, batch["x"].shape) == ("uint8", (3, 2))
-    assert batch["y"].tolist() == [0, 1, 2]
-    assert one_batch([torch.zeros(2, requires_grad=True)]).dtype == "float32"
+    assert (type(batch["x"]), batch["x"].dtype, batch["x"].shape) == (torch.Tensor, torch.uint8, (3, 2))
+    assert (type(batch["y"]), batch["y"].tolist()) == (torch.Tensor, [0, 1, 2])
+    for name in ("bfloat16", "float8_e5m2", "uint16", "bool", "complex64"):
+        dtype = getattr(torch, name)
+        assert one_batch([torch.zeros(2, dtype=dtype)] * 3).dtype == dtype
+    assert one_batch([torch.zeros(2, dtype=torch.int32), torch.zeros(2)]).dtype == torch.float32
+    assert [row.tolist() for row in ps.from_sequence([torch.arange(2)] * 3).batch(2).unbatch()] == [[0, 1]] * 3
+
+
+def test_tensors_that_do_not_fit_together_are_an_error_that_names_field_and_sample():
+    torch = pytest.importorskip("torch")
+    for samples, said in (
+        ([torch.zeros(2), torch.zeros(3)], r"field 'x': \(2,\) then \(3,\) at sample 1; use batch\(pad=0\)"),
+        ([torch.zeros(2), np.zeros(2)], "field 'x': Tensor then ndarray at sample 1; make them alike"),
+        ([np.zeros(2), torch.zeros(2)], "field 'x': ndarray then Tensor at sample 1"),
+        ([torch.zeros(2), None], "field 'x': Tensor then NoneType at sample 1"),
+        (
+            [torch.zeros(2), torch.zeros(2, requires_grad=True)],
+            "'x': the tensor of sample 1 requires grad",
+        ),
+        ([torch.zeros(2, requires_grad=True) * 2], "the tensor of sample 0 requires grad"),
+    ):
+        with pytest.raises(ps.RaggedBatch, match=said):
+            one_batch([{"x": sample} for sample in samples])
+
+
+@pytest.mark.parametrize(
+    ("values", "gap"),
+    [
+        ([1, None], 1),
+        ([None, 1.5], 0),
+        ([np.zeros(2), None], 1),
+        ([[1, 2], [1, None]], 1),
+        ([[1, 2], None], 1),
+        ([None, {"z": 1}], 0),
+        ([np.float32(1), np.float32(2), None], 2),
+    ],
+    ids=str,
+)
+def test_one_none_among_numbers_is_an_error_that_names_field_and_sample(values, gap):
+    with pytest.raises(ps.RaggedBatch, match=rf"field 'y': None at sample {gap}, where .*filter\(\)"):
+        one_batch([{"x": 0, "y": value} for value in values])
+
+
+@few_layouts
+def test_none_is_named_by_its_number_in_the_source(layout):
+    def row(x):
+        return {"y": None if x == 17 else x}
+
+    with pytest.raises(ps.RaggedBatch, match="field 'y': None at sample 17,"):
+        layout.run(ps.from_sequence(range(30)).shuffle().map(row, **layout.place).batch(30))
+    for columns in ({"y": [1, None, 3]}, {"y": np.array([1, None, 3], object)}):
+        with pytest.raises(ps.RaggedBatch, match="field 'y': None at sample 1,"):
+            layout.run(ps.from_arrays(columns).batch(3))
+
+
+def test_masked_samples_are_refused_by_name():
+    masked = np.ma.masked_array(np.arange(3.0), mask=[0, 1, 0])
+    for value in (masked, np.ma.masked):
+        with pytest.raises(ps.RaggedBatch, match=r"field 'x': sample 1 is a masked array.*filled"):
+            one_batch([{"x": np.zeros(3)}, {"x": value}])
+    (batch,) = ps.from_sequence([masked, masked]).map(lambda x: x.filled(-1)).batch(2)
+    assert batch.tolist() == [[0, -1, 2], [0, -1, 2]]
+
+
+def test_structures_that_have_no_common_type_are_refused():
+    one, other = np.zeros(1, [("x", "i4")])[0], np.zeros(1, [("y", "i4")])[0]
+    with pytest.raises(ps.RaggedBatch, match=r"then .*'y'.* at sample 1"):
+        one_batch([one, other])
 
 
 @any_workers
@@ -297,9 +362,10 @@ def test_pad_works_on_lists_of_numbers_and_keeps_them_integers():
 
 def test_pad_works_on_torch_tensors():
     torch = pytest.importorskip("torch")
-    batch = one_batch([{"x": torch.ones(n)} for n in (1, 3)], pad=0)
+    batch = one_batch([{"x": torch.ones(n, dtype=torch.bfloat16)} for n in (1, 3)], pad=0)
     assert batch["x"].tolist() == [[1, 0, 0], [1, 1, 1]]
     assert batch["x_length"].tolist() == [1, 3]
+    assert (batch["x"].dtype, batch["x_length"].dtype) == (torch.bfloat16, torch.int64)
 
 
 def test_pad_works_in_several_dimensions():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 
 import numpy as np
 from tests.cases import for_each
@@ -171,3 +172,69 @@ def test_stages_of_one_name_are_told_apart():
     with pipeline.loader() as loader:
         list(loader)
         assert all(f"stage.{label}.samples" in loader.stats() for label in labels)
+
+
+# ---------------------------------------------------------------------- what the loader says
+
+
+def notes(explanation):
+    return explanation.to_dict()["notes"]
+
+
+def test_a_loader_explains_the_plan_that_it_runs():
+    pipeline = ps.from_sequence(range(9)).map(decode).batch(3)
+    for options, on, workers in (
+        ({}, "thread", 1),
+        ({"workers": 3}, "thread", 3),
+        ({"on": "process", "workers": 2}, "process", 2),
+        ({"inline": True}, "inline", 1),
+        ({"workers": 0}, "inline", 1),
+        ({"on": "process", "workers": 0}, "inline", 1),
+    ):
+        with pipeline.loader(**options) as loader:
+            (stage,) = loader.explain().to_dict()["stages"]
+            assert (stage["on"], stage["workers"]) == (on, workers), options
+            assert str(loader.explain()).startswith("1 stage, 3 per epoch")
+
+
+def test_the_plan_of_an_isolated_loader_says_where_it_runs():
+    with ps.from_sequence(range(9)).map(decode).loader(isolate=True, workers=2) as loader:
+        assert "2 threads" in str(loader.explain())
+        assert any("process of its own" in note for note in notes(loader.explain()))
+
+
+def test_a_note_says_that_a_loader_may_run_another_plan():
+    pipeline = ps.from_sequence(range(9)).map(decode)
+    (note,) = notes(pipeline.explain())
+    assert "loader.explain()" in note
+    assert notes(ps.from_sequence(range(9)).map(decode, workers=2).explain()) == []
+    with pipeline.loader(workers=2) as loader:
+        assert notes(loader.explain()) == []
+
+
+def test_a_note_names_the_ops_that_a_loader_does_not_move():
+    pipeline = ps.from_sequence(range(9)).map(decode, workers=4).map(augment)
+    with pipeline.loader(on="process", workers=2) as loader:
+        (note,) = notes(loader.explain())
+        (stage,) = loader.explain().to_dict()["stages"]
+    assert note.startswith("loader(on='process', workers=2) does not move map(decode):")
+    assert (stage["on"], stage["workers"]) == ("thread", 4)
+    with pipeline.loader(inline=True, workers=2) as loader:
+        assert notes(loader.explain()) == [
+            "loader(workers=2) has no effect: inline=True runs everything in the reader's thread"
+        ]
+    with pipeline.loader() as loader:
+        assert notes(loader.explain()) == []
+
+
+@pytest.mark.parametrize("on", [None, "thread", "process", "inline", ps.Threads(2)], ids=str)
+def test_no_workers_are_the_thread_that_reads(on):
+    here = threading.get_ident()
+    own = ps.from_sequence(range(4)).map(lambda x: threading.get_ident(), on=on, workers=0)
+    assert set(own) == {here}
+    with ps.from_sequence(range(4)).map(lambda x: threading.get_ident()).loader(on=on, workers=0) as loader:
+        assert set(loader) == {here}
+
+
+def test_an_async_def_without_workers_runs_in_the_reader_too():
+    assert list(ps.from_sequence(range(4)).map(fetch, workers=0)) == [0, 1, 2, 3]

@@ -19,7 +19,7 @@ LAYERS = [
     ["executors.newborn"],
     ["executors.ending", "executors.servers"],
     ["executors.startup"],
-    ["checks"],
+    ["checks", "tensors"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     # which samples of a source to use, and whose turn it is
     ["indices", "turns"],

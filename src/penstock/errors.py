@@ -5,7 +5,7 @@
     PenstockError
     ├── PlanError            the pipeline cannot be run as written; nothing has started
     │   └── LengthUnknown    len() of something whose length is not known or not finite
-    ├── RaggedBatch          samples of one batch that do not fit into one array
+    ├── RaggedBatch          samples that do not fit into one batch, or would lose something in it
     ├── StageTimeout         a call or a batch did not come in time
     ├── WorkerDied           a worker ended without an answer
     ├── TooManyErrors        more samples failed than ``max_errors`` allows
@@ -61,7 +61,7 @@ class LengthUnknown(PlanError, TypeError):
 
 
 class RaggedBatch(PenstockError, ValueError):
-    """Samples of one batch have different shapes or fields."""
+    """Samples of one batch have different shapes, fields or kinds, or something that a batch would lose."""
 
 
 class StageTimeout(PenstockError, TimeoutError):

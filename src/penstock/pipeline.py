@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
@@ -34,7 +35,7 @@ from penstock.plan.explain import Explanation
 from penstock.plan.rules import Options, make_plan
 from penstock.plan.world import dealt, world_now
 from penstock.runtime.loader import Loader, known_length
-from penstock.sources.source import Source
+from penstock.sources.source import Composite, Flow, Source
 from penstock.sources.subset import split_source
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ class Pipeline(Generic[T]):
     """A source and the ops behind it: what is done to every sample, in order.
 
     A pipeline is immutable: every method returns a new one. It can be shared, printed, compared
-    and sent to another process. ``for batch in pipeline`` runs one epoch; ``pipeline.loader()``
-    gives a loader for many, with workers that stay warm.
+    and sent to another process. ``for batch in pipeline`` runs epoch 0, every time;
+    ``pipeline.loader()`` gives a loader for many epochs, with workers that stay warm.
 
     >>> import penstock as ps
     >>> pipeline = ps.from_sequence(range(6)).filter(lambda x: x % 2).map(lambda x: x * x)
@@ -90,7 +91,7 @@ class Pipeline(Generic[T]):
     from_sequence(range of 6).filter(lambda).map(lambda)
     """
 
-    __slots__ = ("_ops", "_source")
+    __slots__ = ("_ops", "_passed", "_source")
 
     def __init__(self, source: Source, ops: tuple[Op[Any, Any], ...] = ()) -> None:
         if not isinstance(source, Source):
@@ -100,6 +101,8 @@ class Pipeline(Generic[T]):
             )
         self._source = source
         self._ops = ops
+        #: it was iterated before; None once the user has been told what that means
+        self._passed: bool | None = False
 
     @property
     def source(self) -> Source:
@@ -479,12 +482,13 @@ class Pipeline(Generic[T]):
 
         ``seed`` decides all random choices. ``epochs`` is how many will be read, so that none is
         begun in vain. ``state`` is one that ``loader.state_dict()`` gave: the first epoch goes on
-        from there. ``on`` and ``workers`` place what has no placement. ``inline=True`` runs
-        everything in the calling thread, for a debugger. ``isolate=True`` runs everything in a
-        process of its own, so that the loader's Python never takes the interpreter lock from the
-        training step. ``memory="2GB"`` bounds the bytes of all samples on their way. A batch that
-        does not come within ``timeout_s`` raises ``ps.StageTimeout``. ``max_errors`` (a count, or
-        a share below 1) ends a run with too many failing samples.
+        from there. ``on`` and ``workers`` say where a pipeline runs whose ops do not say so; ``workers=0``
+        is the calling thread, and ``loader.explain()`` shows the result. ``inline=True`` runs everything in
+        the calling thread, for a debugger. ``isolate=True`` runs everything in a process of its own, so
+        that the loader's Python never takes the interpreter lock from the training step.
+        ``memory="2GB"`` bounds the bytes of all samples on their way. A batch that does not come within
+        ``timeout_s`` raises ``ps.StageTimeout``. ``max_errors`` (a count, or a share below 1) ends a run
+        with too many failing samples.
         """
         return Loader(
             self,
@@ -501,8 +505,21 @@ class Pipeline(Generic[T]):
         )
 
     def __iter__(self) -> Iterator[T]:
-        """One epoch; its workers end with it."""
-        return self.loader(epochs=1).once()
+        """Epoch 0; its workers end with it. The second pass of a pipeline with a random order or draws warns."""
+        if self._passed and (chance := _chance(self)):
+            self._passed = None
+            warnings.warn(
+                f"iterating a Pipeline is always epoch 0, so {chance} chooses as it did in the pass before. For a "
+                "new order and new draws in every epoch, iterate one loader: with pipeline.loader() as loader: "
+                "for epoch, batches in loader.epochs(n)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return self.loader(epochs=1).once(self._pass_made)
+
+    def _pass_made(self) -> None:
+        if self._passed is False:
+            self._passed = True
 
     def __len__(self) -> int:
         """Samples or batches per epoch."""
@@ -550,10 +567,16 @@ class Pipeline(Generic[T]):
         return fingerprint(self, epoch, seed, Options(on, workers))
 
     def explain(self) -> Explanation:
-        """How the pipeline will run: stages, what was fused and why, workers, bounds. Print it."""
+        """How the pipeline will run: stages, what was fused and why, workers, bounds. Print it.
+
+        With ``loader(on=, workers=, inline=)`` it may run in another way: `Loader.explain` tells how.
+        """
         return Explanation(make_plan(dealt(self, world_now()), Options()))
 
     # ------------------------------------------------------------------ as a value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._source, self._ops)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Pipeline):
@@ -566,3 +589,15 @@ class Pipeline(Generic[T]):
     def __repr__(self) -> str:
         written = [op.label for op in self._ops if not op.implied]
         return ".".join([self._source.label, *written])
+
+
+def _chance(flow: Flow) -> str:
+    """The first op or source that another epoch would give another order or other draws; "" if there is none."""
+    source = flow.source
+    if isinstance(source, Composite):
+        if source.random:
+            return source.label
+        for _, part in source.parts:
+            if chance := _chance(part):
+                return chance
+    return next((op.label for op in flow.ops if op.random), "")

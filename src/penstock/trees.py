@@ -11,19 +11,21 @@ import copy
 import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from penstock.errors import RaggedBatch
+from penstock.tensors import is_tensor, is_tensor_type, on_host
 
-__all__ = ["fields_of", "leaf_array", "nbytes", "read_only", "rebuilt", "stacked", "unstacked"]
+__all__ = ["batch_dtype", "fields_of", "leaf_array", "nbytes", "read_only", "rebuilt", "stacked", "unstacked"]
 
 _NUMBERS = (int, float, complex, bool, np.number, np.bool_)
 #: plain numbers, and the kind of array they make when all are alike
 _SWIFT = {int: "i", float: "f", bool: "b"}
-#: numpy kinds that stack: bool, int, unsigned, float, complex, time and its differences
-_STACKABLE = frozenset("biufcmM")
+#: numpy kinds that stack: bool, int, unsigned, float, complex, time and its differences, structures
+_STACKABLE = frozenset("biufcmMV")
 
 
 def fields_of(tree: Any) -> dict[Any, Any] | None:
@@ -51,27 +53,32 @@ def rebuilt(like: Any, fields: Mapping[Any, Any]) -> Any:
     return dict(fields)
 
 
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def _tensor_array(tensor: Any) -> np.ndarray[Any, Any]:
     try:
-        array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+        array: np.ndarray[Any, Any] = on_host(tensor).numpy()
     except TypeError as exc:
         raise TypeError(
-            f"numpy has nothing like {tensor.dtype}: convert the tensor in a map(), as by x.float(), "
-            "or use batch(collate=torch.stack)"
+            f"numpy has nothing like {tensor.dtype}: convert the tensor in a map(), as by x.float()"
         ) from exc
     return array
+
+
+def batch_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of a batch of such values: the same in the byte order of this machine.
+
+    A number taken out of an array always has that order, so a batch of single numbers could not keep another one.
+
+    >>> batch_dtype(np.dtype(">i4")) == np.dtype("int32")
+    True
+    """
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def leaf_array(value: Any) -> np.ndarray[Any, Any] | None:
     """`value` as an array if it is stackable: an array, a number, a tensor or a list of numbers."""
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
-    elif _is_tensor(value):
+    elif is_tensor(value):
         array = _tensor_array(value)
     elif isinstance(value, _NUMBERS):
         array = np.asarray(value)
@@ -79,7 +86,7 @@ def leaf_array(value: Any) -> np.ndarray[Any, Any] | None:
         array = np.asarray(value)
     else:
         return None
-    return array if array.dtype.kind in _STACKABLE else None
+    return array if array.dtype.kind in _STACKABLE and not array.dtype.hasobject else None
 
 
 def _all_numbers(values: list[Any]) -> bool:
@@ -92,11 +99,11 @@ def _all_numbers(values: list[Any]) -> bool:
     return True
 
 
-def stacked(samples: Sequence[Any], describe: Callable[[int], str], pad: Any = None) -> Any:
-    """One batch: arrays and numbers stacked, other leaves in a list, nodes field by field.
+def stacked(samples: Sequence[Any], describe: Callable[[int], str], pad: Any = None, path: str = "") -> Any:
+    """One batch: arrays and numbers stacked, tensors too, other leaves in a list, nodes field by field.
 
-    `describe` names sample number i in messages. `pad` fills up leaves of unequal shape: a value,
-    or a dict of values by field.
+    `describe` names sample number i in messages, and `path` the field that the samples are of. `pad` fills up
+    leaves of unequal shape: a value, or a dict of values by field.
 
     >>> stacked([{"x": 1, "s": "a"}, {"x": 2, "s": "b"}], str)
     {'x': array([1, 2]), 's': ['a', 'b']}
@@ -109,7 +116,7 @@ def stacked(samples: Sequence[Any], describe: Callable[[int], str], pad: Any = N
         array = _swiftly(samples)
         if array is not None and array.dtype.kind == _SWIFT[kind]:
             return array
-    return _Stacking(describe, pad).batch(samples, "", pad)[0]
+    return _Stacking(describe, pad).batch(samples, path, pad)[0]
 
 
 def _swiftly(samples: Sequence[Any]) -> np.ndarray[Any, Any] | None:
@@ -136,10 +143,16 @@ class _Stacking:
             if fields is not None:
                 return self._fields(values, fields, path, pad), None
         fill = self.by_field.get(path) if self.by_field is not None else pad
-        if set(map(type, values)) <= {int, float, bool}:
+        kinds = set(map(type, values))
+        if kinds <= {int, float, bool}:
             return _numbers(values), None
+        if any(map(is_tensor_type, kinds)):
+            return self._tensors(values, path, fill)
+        if any(issubclass(kind, np.ma.MaskedArray) for kind in kinds):
+            self._refuse_masked(values, path)
         arrays = [leaf_array(value) for value in values]
         if any(array is None for array in arrays):
+            self._check_gaps(values, arrays, path)
             self._check_lists(values, path)
             return list(values), None
         if fill is not None and first is not None and all(array.ndim for array in arrays if array is not None):
@@ -170,14 +183,66 @@ class _Stacking:
         for number, array in enumerate(arrays):
             if array.shape != shape:
                 raise self._ragged(path, shape, array.shape, number)
-        if np.result_type(*{array.dtype for array in arrays}).kind == "f" and all(
-            array.dtype.kind in "iu" for array in arrays
-        ):
+        dtype = self._common(arrays, path)
+        if dtype.kind == "f" and all(array.dtype.kind in "iu" for array in arrays):
             return arrays  # signed and unsigned 64-bit integers have no common type but a float
         if not shape or not shape[0]:
-            return np.stack(arrays)
+            return np.stack(arrays, dtype=dtype)
         # One long concatenation is twice as fast as np.stack, which makes a view of every sample first.
-        return np.concatenate(arrays, axis=0).reshape(len(arrays), *shape)
+        return np.concatenate(arrays, axis=0, dtype=dtype).reshape(len(arrays), *shape)
+
+    def _common(self, arrays: list[Any], path: str) -> np.dtype[Any]:
+        """The dtype of the batch: that of all, or one that holds the values of all."""
+        first, *others = dict.fromkeys(array.dtype for array in arrays)
+        if not others:
+            return batch_dtype(first)
+        try:
+            return np.result_type(first, *others)
+        except TypeError:
+            number = next(number for number, array in enumerate(arrays) if array.dtype != first)
+            raise self._ragged(path, first, arrays[number].dtype, number) from None
+
+    def _tensors(self, values: Sequence[Any], path: str, fill: Any) -> tuple[Any, Any]:
+        """The tensors as one, and their lengths if they were padded."""
+        torch = sys.modules["torch"]
+        for number, value in enumerate(values):
+            if is_tensor(value) != is_tensor(values[0]):
+                one, other = (type(one).__name__ for one in (values[0], value))
+                raise self._ragged(
+                    path, one, other, number, "make them alike with map(), or use batch(collate=list)"
+                )
+            if is_tensor(value) and value.requires_grad:
+                raise RaggedBatch(
+                    f"{_named(path)}the tensor of {self.describe(number)} requires grad, and no batch on its way "
+                    "from a worker can be part of its graph; call .detach() on it in map()"
+                )
+        if fill is not None and all(value.ndim for value in values):
+            return _padded_tensors(torch, values, fill)
+        shape = tuple(values[0].shape)
+        for number, value in enumerate(values):
+            if tuple(value.shape) != shape:
+                raise self._ragged(path, shape, tuple(value.shape), number)
+        return torch.stack(list(values)), None
+
+    def _refuse_masked(self, values: Sequence[Any], path: str) -> None:
+        number = next(number for number, value in enumerate(values) if isinstance(value, np.ma.MaskedArray))
+        raise RaggedBatch(
+            f"{_named(path)}{self.describe(number)} is a masked array, and a batch would lose the mask; "
+            "give x.filled(value) and x.mask as two fields"
+        )
+
+    def _check_gaps(self, values: Sequence[Any], arrays: Sequence[Any], path: str) -> None:
+        """Whether a field makes an array must not depend on which of its samples are in this batch."""
+        gap = next((number for number, value in enumerate(values) if _has_none(value)), None)
+        if gap is None:
+            return
+        numbers = any(array is not None for array in arrays)
+        if numbers or any(fields_of(value) is not None for value in values):
+            raise RaggedBatch(
+                f"{_named(path)}None at {self.describe(gap)}, where other samples have "
+                f"{'numbers' if numbers else 'fields'}; put a value there with map(), leave the sample out with "
+                "filter(), or use batch(collate=list)"
+            )
 
     def _check_lists(self, values: Sequence[Any], path: str) -> None:
         """Lists of numbers that do not fit together are an error, not a list of lists."""
@@ -190,15 +255,17 @@ class _Stacking:
             if shape != shapes[0]:
                 raise self._ragged(path, shapes[0], shape, number)
 
-    def _ragged(self, path: str, shape: Any, other: Any, number: int) -> RaggedBatch:
-        return RaggedBatch(
-            f"{_named(path)}{shape} then {other} at {self.describe(number)}; "
-            "use batch(pad=0), bucket() or collate=list"
-        )
+    def _ragged(self, path: str, one: Any, other: Any, number: int, remedy: str = "") -> RaggedBatch:
+        remedy = remedy or "use batch(pad=0), bucket() or collate=list"
+        return RaggedBatch(f"{_named(path)}{one} then {other} at {self.describe(number)}; {remedy}")
 
 
 def _named(path: str) -> str:
     return f"field {path!r}: " if path else ""
+
+
+def _has_none(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and any(map(_has_none, value)))
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
@@ -232,6 +299,18 @@ def _padded(values: Sequence[Any], arrays: Sequence[Any], fill: Any) -> tuple[An
         corner: tuple[slice, ...] = tuple(slice(size) for size in array.shape)
         out[number][corner] = array
     return out, np.array([len(array) for array in arrays], dtype=np.int64)
+
+
+def _padded_tensors(torch: Any, tensors: Sequence[Any], fill: Any) -> tuple[Any, Any]:
+    """The same of tensors, as tensors."""
+    if len({tensor.ndim for tensor in tensors}) > 1:
+        return list(tensors), None
+    shape = tuple(map(max, zip(*(tensor.shape for tensor in tensors), strict=True)))
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    out = torch.full((len(tensors), *shape), fill, dtype=dtype, device=tensors[0].device)
+    for number, tensor in enumerate(tensors):
+        out[number][tuple(slice(size) for size in tensor.shape)] = tensor
+    return out, torch.tensor([len(tensor) for tensor in tensors])
 
 
 def unstacked(batch: Any) -> Iterator[Any]:

@@ -262,10 +262,20 @@ def test_every_dtype_of_torch_is_carried_or_refused(torch):
 
 
 def test_tensors_with_gradient_conjugated_or_empty_arrive_as_values(torch):
-    assert torch.equal(crossed(torch.ones(3, requires_grad=True)), torch.ones(3))
+    leaf = crossed(torch.ones(3, requires_grad=True))
+    assert torch.equal(leaf, torch.ones(3))
+    assert leaf.requires_grad
+    assert leaf.is_leaf
+    assert not crossed(torch.ones(3)).requires_grad
     conjugated = torch.tensor([1 + 2j]).conj()
     assert torch.equal(crossed(conjugated), conjugated)
     assert crossed(torch.empty(0, 3, dtype=torch.bfloat16)).shape == (0, 3)
+
+
+def test_a_tensor_with_a_history_is_refused_with_a_way_out(torch):
+    for other in (None, (lambda value: b"", lambda data: None)):
+        with pytest.raises(NotCarried, match=r"field 'x': .*history.*\.detach\(\)"):
+            layout_of({"x": torch.ones(3, requires_grad=True) * 2}, other=other)
 
 
 def test_tensors_without_plain_values_are_refused(torch):

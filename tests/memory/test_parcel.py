@@ -364,6 +364,22 @@ def test_tensors_keep_what_they_are():
     assert [len(tensor) for tensor in there[3:]] == [3, 5]
 
 
+def test_tensors_that_torch_does_not_pickle_are_sent_or_refused_by_name():
+    torch = pytest.importorskip("torch")
+    names = ("uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2")
+    tensors = {name: torch.arange(6).reshape(2, 3).to(getattr(torch, name)) for name in names}
+    tensors |= {f"{name} empty": torch.empty(0, 3, dtype=getattr(torch, name)) for name in names}
+    tensors["parameter"] = torch.nn.Parameter(tensors["float8_e5m2"], requires_grad=False)
+    there = opened(pack(tensors, "the program"))
+    for name, tensor in tensors.items():
+        found = there[name]
+        assert (type(found), found.dtype, found.shape) == (type(tensor), tensor.dtype, tensor.shape)
+        assert torch.equal(found.view(torch.uint8), tensor.view(torch.uint8))
+    tensors["uint16"].mark = 1
+    with pytest.raises(PlanError, match=r"item 'uint16' is a tensor of torch\.uint16.*detach\(\)\.clone"):
+        pack(tensors, "the program")
+
+
 def test_a_tensor_on_another_device_is_refused():
     torch = pytest.importorskip("torch")
     device = "cuda" if torch.cuda.is_available() else "mps"

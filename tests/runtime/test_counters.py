@@ -45,6 +45,18 @@ def test_the_accounts_of_all_slots_add_up_to_the_time_that_passed():
         assert 0 <= counters.occupancy <= 1
 
 
+def test_what_was_counted_before_the_first_batch_is_start_up():
+    counters = ReaderCounters()
+    assert counters.startup_s is None
+    counters.wait_begins(10.0)
+    counters.wait_ends(13.0)
+    counters.running_s, counters.cpu_s = 3.5, 1.0
+    counters.first_came()
+    assert (counters.startup_s, counters.running_s, counters.cpu_s, counters.wait_s) == (3.5, 0, 0, 0)
+    counters.wait_begins(14.0)
+    assert counters.waited_s(15.0) == 1.0
+
+
 def test_a_wait_counts_while_it_is_under_way():
     counters = ReaderCounters()
     counters.wait_begins(10.0)

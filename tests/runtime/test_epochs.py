@@ -1,6 +1,8 @@
 """What an epoch is: where it begins, what ends it, which one is next."""
 
+import gc
 import threading
+import weakref
 from itertools import islice
 
 import pytest
@@ -48,7 +50,9 @@ def test_a_new_iteration_ends_the_old_which_stays_exhausted(layout):
     with pipeline_on(layout).loader() as loader:
         old = iter(loader)
         next(old)
-        new = iter(loader)
+        with pytest.warns(RuntimeWarning, match=r"rest of epoch 0 after 1 batches.*loader\.steps") as told:
+            new = iter(loader)
+        assert told[0].filename == __file__
         assert next(new) == (1, 0)
         assert list(old) == []
         assert list(new) == epoch_of(1)[1:]
@@ -218,6 +222,60 @@ def test_epochs_go_on_after_a_break_inside_one():
         assert first == [(0, 0), (1, 0), (2, 0)]
 
 
+@every_layout
+def test_an_epoch_that_the_next_one_has_ended_is_refused_when_it_is_read(layout):
+    with pipeline_on(layout).loader() as loader:
+        (_, first), (_, second), (_, third) = loader.epochs(3)
+        for old in (first, second):
+            with pytest.raises(ps.PenstockError, match=r"epoch \d was ended .* inside the loop"):
+                next(old)
+        assert list(third) == epoch_of(2)
+        (_, half), *rest = ((number, (next(batches), batches)) for number, batches in loader.epochs(2))
+        with pytest.raises(ps.PenstockError, match="epoch 3 was ended"):
+            list(half[1])
+        assert len(rest) == 1
+
+
+def test_epochs_that_are_broken_off_or_read_by_next_warn_of_nothing():
+    with pipeline_on("four threads").loader() as loader:
+        for _, batches in loader.epochs(3):
+            next(batches)
+            break
+        assert next(iter(loader)) == (1, 0)
+        number, batches = next(loader.epochs(1))
+        assert (number, list(batches)) == (2, epoch_of(2))
+
+
+@every_layout
+def test_a_loop_that_was_broken_off_or_read_to_its_end_warns_of_nothing(layout):
+    with pipeline_on(layout, n=3).loader() as loader:
+        for _ in loader:
+            break
+        next(iter(loader))
+        iter(loader)  # dropped before it was read
+        by_count = iter(loader)
+        assert [next(by_count) for _ in range(len(loader))] == epoch_of(3, 3)
+        to_the_end = iter(loader)
+        assert list(to_the_end) == epoch_of(4, 3)
+        try:
+            for _ in loader:
+                raise LookupError
+        except LookupError as caught:
+            kept = caught  # and with it the frames of the loop
+        assert list(loader) == epoch_of(6, 3)
+        assert kept
+
+
+def test_an_iterator_that_is_held_and_was_never_read_warns_too():
+    with pipeline_on("one thread").loader() as loader:
+        held = iter(loader)
+        with pytest.warns(RuntimeWarning, match="epoch 0 after 0 batches"):
+            assert list(loader) == epoch_of(1)
+        with pytest.warns(RuntimeWarning, match="epoch 2"):
+            assert list(zip(loader, loader, strict=False)) == []
+        assert list(held) == []
+
+
 def test_an_epoch_that_is_not_read_still_counts():
     with pipeline_on("four threads").loader() as loader:
         assert [number for number, _ in loader.epochs(3)] == [0, 1, 2]
@@ -230,6 +288,109 @@ def test_steps_run_across_epochs(layout):
         steps = list(loader.steps(8))
     assert [step for step, _ in steps] == list(range(8))
     assert [batch for _, batch in steps] == (epoch_of(0, 3) + epoch_of(1, 3) + epoch_of(2, 3))[:8]
+
+
+@every_layout
+def test_steps_go_on_where_the_last_ones_ended(layout):
+    stream = [sample for number in range(5) for sample in epoch_of(number, 3)]
+    with pipeline_on(layout, n=3).loader() as loader:
+        seen = []
+        for n in (2, 0, 1, 1, 4, 3):
+            seen += loader.steps(n)
+        assert seen == list(enumerate(stream[:11]))
+        for step, _ in loader.steps(100):
+            if step == 12:
+                break
+        assert list(loader.steps(1)) == [(13, stream[13])]
+
+
+@every_layout
+def test_chunks_of_many_samples_are_gone_on_with_too(layout):
+    with pipeline_on(layout, n=5000).loader() as loader:
+        seen = [batch for n in (1, 700, 33, 3000, 2000) for _, batch in loader.steps(n)]
+    assert seen == (epoch_of(0, 5000) + epoch_of(1, 5000))[:5734]
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_a_state_saved_between_two_steps_is_exact(isolate):
+    pipeline = ps.from_sequence(range(7)).shuffle().batch(2)
+    with pipeline.loader(isolate=isolate) as loader:
+        whole = [(step, batch.tolist()) for step, batch in loader.steps(14)]
+    for cut in range(10):
+        with pipeline.loader() as loader:
+            seen = [(step, batch.tolist()) for step, batch in loader.steps(cut)]
+            state = loader.state_dict()
+            seen += [(step, batch.tolist()) for step, batch in loader.steps(14 - cut)]
+        assert seen == whole
+        with pipeline.loader(state=state) as loader:
+            assert [(step, batch.tolist()) for step, batch in loader.steps(14 - cut)] == whole[cut:]
+
+
+def test_a_new_epoch_ends_the_one_that_steps_was_in():
+    with pipeline_on("four threads").loader() as loader:
+        list(loader.steps(3))
+        assert list(loader) == epoch_of(1)
+        assert list(loader.steps(1)) == [(23, (2, 0))]
+        loader.set_epoch(3)
+        assert list(loader.steps(1)) == [(24, (3, 0))]
+        loader.set_epoch(7)
+        assert list(loader.steps(2)) == [(25, (7, 0)), (26, (7, 1))]
+        for _ in loader:
+            break
+        assert list(loader.steps(1)) == [(28, (9, 0))]
+
+
+def test_two_iterators_of_steps_share_one_stream():
+    with pipeline_on("four threads", n=3).loader() as loader:
+        one, other = loader.steps(3), loader.steps(2)
+        found = [next(one), next(other), next(one), *other, *one]
+    assert found == list(enumerate(epoch_of(0, 3) + epoch_of(1, 3)))[:5]
+
+
+@every_layout
+def test_a_failure_is_met_by_the_steps_that_reach_it(layout):
+    pipeline = ps.from_sequence(range(6)).map(fail_at(3), **placed(layout))
+    with pipeline.loader() as loader:
+        assert [batch for _, batch in loader.steps(3)] == [0, 1, 2]
+        with pytest.raises(ValueError):
+            list(loader.steps(1))
+
+
+def test_steps_of_a_loader_that_is_dropped_leave_no_cycle():
+    loader = pipeline_on("four threads").loader()
+    list(loader.steps(3))
+    gone = weakref.ref(loader)
+    gc.disable()
+    try:
+        del loader
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_iterators_have_a_length():
+    with pipeline_on("four threads", n=5).batch(2, collate=list).loader(epochs=4) as loader:
+        epochs = loader.epochs()
+        assert len(epochs) == 4
+        _, batches = next(epochs)
+        assert (len(epochs), len(batches)) == (3, 3)
+        next(batches)
+        assert len(batches) == 2
+        state = loader.state_dict()
+        assert len(list(batches)) == 2
+        assert len(batches) == 0
+        steps = loader.steps(5)
+        assert len(steps) == 5
+        next(steps)
+        assert len(steps) == 4
+        loader.load_state_dict(state)
+        ((_, rest),) = loader.epochs(1)
+        assert len(rest) == len(list(rest)) == 2
+    with ps.from_sequence(range(5)).filter(bool).loader() as loader:
+        ((_, batches),) = loader.epochs(1)
+        with pytest.raises(TypeError):
+            len(batches)
+        assert list(batches) == [1, 2, 3, 4]
 
 
 @for_each("n", [0, 3, 6])

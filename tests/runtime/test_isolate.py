@@ -480,7 +480,7 @@ def test_a_loader_goes_on_after_an_interrupt_in_the_middle_of_leaving(when, monk
         left = iter(loader)
         next(left)
         interrupting(monkeypatch, "leave", when)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), pytest.warns(RuntimeWarning, match="new iteration"):
             iter(loader)
         assert list(loader) == list(range(60))
 

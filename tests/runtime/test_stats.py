@@ -2,6 +2,7 @@
 
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
 from tests.cases import for_each
@@ -11,7 +12,7 @@ from tests.runtime.process_helpers import await_true
 import penstock as ps
 
 LOADER_KEYS = {"samples", "batches", "epoch", "running_s", "wait_s", "wait_share", "errors", "stuck"}
-LOADER_KEYS |= {"open_s", "cpu_s", "lock_tries", "lock_wait_s", "deaths"}
+LOADER_KEYS |= {"startup_s", "open_s", "cpu_s", "lock_tries", "lock_wait_s", "deaths"}
 TIMES = ("working_s", "waiting_input_s", "waiting_room_s")
 STAGE_KEYS = {*TIMES, "cpu_s", "reading_s", "occupancy", "samples", "workers"}
 
@@ -153,8 +154,48 @@ def test_the_wait_of_the_training_loop_is_counted():
     with ps.from_sequence(range(5)).map(slow, workers=1).loader(epochs=1) as loader:
         list(loader)
         stats = loader.stats()
-    assert stats["wait_s"] >= 0.08
+    assert stats["startup_s"] >= 0.02
+    assert stats["wait_s"] >= 0.05
     assert 0.5 < stats["wait_share"] <= 1
+
+
+@pytest.mark.parametrize("options", [{"workers": 1}, {"inline": True}, {"isolate": True}], ids=str)
+def test_start_up_counts_by_itself_and_wait_share_is_that_of_the_diagnosis(options):
+    """The first call takes long, as the start of processes does, and all others no time."""
+
+    def slow_at_first(sample):
+        threading.Event().wait(0 if sample else 0.2)
+        return sample
+
+    with ps.from_sequence(range(30)).map(slow_at_first).prefetch(30).loader(**options) as loader:
+        assert loader.stats()["startup_s"] == 0
+        for _ in loader:
+            threading.Event().wait(0.002)
+        before = loader.stats()
+        list(loader)  # the same call again, in the middle of the run
+    stats = loader.stats()
+    assert stats["startup_s"] == before["startup_s"] >= 0.2
+    assert before["wait_s"] <= before["running_s"]
+    assert before["running_s"] >= 29 * 0.002
+    assert stats["wait_share"] == stats["wait_s"] / stats["running_s"]
+    assert loader.diagnose().wait_share == stats["wait_share"]
+    assert loader.diagnose().seconds == stats["running_s"]
+
+
+def test_start_up_is_told_while_it_lasts():
+    gate = Gate(0)
+    with (
+        ps.from_sequence(range(3)).map(gate, workers=1).loader(epochs=1) as loader,
+        ThreadPoolExecutor() as reader,
+    ):
+        read = reader.submit(list, loader)
+        gate.await_reached(0)
+        first = loader.stats()["startup_s"]
+        stats = loader.stats()
+        gate.release()
+        assert read.result() == [0, 1, 2]
+    assert stats["startup_s"] > first
+    assert stats["wait_s"] == stats["running_s"] == stats["wait_share"] == 0
 
 
 def test_a_training_loop_that_is_the_bottleneck_does_not_wait():
@@ -177,6 +218,7 @@ def test_inline_work_is_wait_of_the_training_loop():
         list(loader)
         stats = loader.stats()
     assert stats["wait_s"] >= 0.08
+    assert stats["startup_s"] >= 0.02
     assert stats["wait_share"] > 0.5
 
 
@@ -223,7 +265,8 @@ def test_what_was_read_and_not_handed_over_is_not_counted_when_an_epoch_is_left(
     with ps.from_sequence(range(100)).map(double, workers=1).loader() as loader:
         kept = iter(loader)
         assert [next(kept) for _ in range(3)] == [0, 2, 4]
-        again = iter(loader)
+        with pytest.warns(RuntimeWarning, match="new iteration"):
+            again = iter(loader)
         assert loader.stats()["samples"] == 3
         assert [next(again) for _ in range(2)] == [0, 2]
         assert loader.stats()["samples"] == 5

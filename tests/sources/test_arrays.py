@@ -203,8 +203,8 @@ def test_torch_tensors_give_the_same_kind_of_row_whatever_the_chunk():
     torch = pytest.importorskip("torch")
     tensor = torch.arange(60).reshape(30, 2)
     rows = list(ps.from_arrays(tensor))
-    assert len({type(row) for row in rows}) == 1
-    assert plain(rows) == tensor.tolist()
+    assert {type(row) for row in rows} == {torch.Tensor}
+    assert [row.tolist() for row in rows] == tensor.tolist()
     for batch in ps.from_arrays(tensor).batch(1):
         batch += 1
     assert plain(tensor) == X.tolist()
@@ -224,6 +224,14 @@ def test_rows_of_a_tensor_do_not_write_through_to_it(layout):
 
     layout.run(ps.from_arrays(tensor).map(spoil, **layout.place))
     assert plain(tensor) == X.tolist()
+
+
+def test_a_tensor_that_requires_grad_or_has_no_rows_is_refused():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ps.PlanError, match=r"array 0 is a tensor that requires grad; give x\.detach"):
+        ps.from_arrays(torch.ones(3, requires_grad=True))
+    with pytest.raises(ps.PlanError, match=r"'x' is a tensor of .*to_dense"):
+        ps.from_arrays({"x": torch.eye(3).to_sparse()})
 
 
 # ---------------------------------------------------------------------- indices

@@ -142,6 +142,7 @@ def test_an_index_outside_is_named_with_the_length():
         (iter([1]), "from_iterable"),
         ((x for x in "ab"), "from_iterable"),
         (5, "len"),
+        (np.ma.masked_array([1, 2], mask=[0, 1]), "mask"),
         (None, "len"),
         ({1: 2}, "items"),
         ({1, 2}, "from_iterable|number"),

@@ -94,7 +94,8 @@ def accepted() -> None:
             reveal_type(number)  # is: int
         for epoch, samples in loader.epochs(2):
             reveal_type(epoch)  # is: int
-            reveal_type(samples)  # is: Iterator[int]
+            reveal_type(samples)  # is: Counted[int]
+            reveal_type(len(samples))  # is: int
         for _, number in loader.steps(2):
             reveal_type(number)  # is: int
 

@@ -105,8 +105,10 @@ class Placement:
 
     @classmethod
     def of(cls, on: str | Pool | None, workers: int | str | None, what: str) -> Placement | None:
-        """The placement that `on` and `workers` ask for; None when they ask for nothing."""
-        workers = _checked(workers, what)
+        """The placement that `on` and `workers` ask for; None when they ask for nothing. No workers: inline."""
+        workers = _checked(workers, what, least=0)
+        if workers == 0 and (on is None or isinstance(on, (str, Pool))):
+            return cls("inline")
         if isinstance(on, Pool):
             return cls(on.kind, workers, on)
         if on is None:
@@ -140,14 +142,14 @@ def worker_count(workers: int | str) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _checked(workers: Any, what: str) -> int | str | None:
+def _checked(workers: Any, what: str, least: int = 1) -> int | str | None:
     """A number of workers as it was asked for; refuses what is none."""
     if workers is None or (isinstance(workers, str) and workers == "auto"):
         return workers
     try:
-        return whole_number(workers, f"{what}: workers=", least=1)
+        return whole_number(workers, f"{what}: workers=", least=least)
     except PlanError as exc:
-        raise PlanError(f"{exc}; 'auto' is one per CPU, loader(inline=True) runs in the calling thread") from None
+        raise PlanError(f"{exc}; 'auto' is one per CPU, map(workers=0) runs in the calling thread") from None
 
 
 @dataclass(eq=False)

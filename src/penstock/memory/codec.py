@@ -10,7 +10,8 @@ of 64 bytes; small leaves ride in the header.
   to a constant, or a `CodecError`. With `classes=False` it imports nothing but torch, and that for a tensor.
 
 Carried are dicts, lists, tuples, named tuples and dataclasses (by the name of the class, and without calling
-it); arrays and scalars of numpy, unless they hold objects; tensors of torch, without device and gradient;
+it); arrays and scalars of numpy, unless they hold objects; tensors of torch, without their device, unless they were
+computed from others that require grad, whose history cannot be carried;
 str, bytes, bytearray, int, float, complex, bool and None. Arrays arrive in C order, whatever they had, and
 a memmap as an array. Other subclasses of these types are not carried, since something would be lost.
 """
@@ -29,8 +30,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import BadHeader, CodecError, NotCarried, missing_extra
+from penstock.errors import BadHeader, CodecError, NotCarried
 from penstock.memory.dtypes import Shape, Size, dtype_of, name_of
+from penstock.tensors import ARRAY_DTYPES, array_of, dtype_name, tensor_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -45,16 +47,6 @@ ALIGNMENT = 64
 LARGE_BYTES = 1024
 #: nodes inside of nodes
 DEEPEST = 100
-
-#: torch's dtypes that numpy does not have, and numpy's of the same size to carry the bits
-_DISGUISED = {
-    "bfloat16": "int16", "complex32": "int32", "float8_e4m3fn": "uint8", "float8_e4m3fnuz": "uint8",
-    "float8_e5m2": "uint8", "float8_e5m2fnuz": "uint8", "float8_e8m0fnu": "uint8",
-}  # fmt: skip
-_TENSORS = {
-    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
-    "float16", "float32", "float64", "complex64", "complex128", *_DISGUISED,
-}  # fmt: skip
 
 #: how to carry any other object: to bytes, and back
 Other: TypeAlias = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
@@ -73,7 +65,9 @@ class _Array(msgspec.Struct, array_like=True, gc=False, tag=0):
 
 
 class _Tensor(_Array, tag=1):
-    """The same with a dtype of torch."""
+    """The same with a dtype of torch, and whether it requires grad."""
+
+    grad: bool = False
 
 
 class _Scalar(msgspec.Struct, array_like=True, gc=False, tag=2):
@@ -304,13 +298,16 @@ class _Measuring:
         return self.opaque(value) if name is None else _Scalar(name, value.tobytes())
 
     def of_tensor(self, value: Any) -> _Node:
-        torch = sys.modules["torch"]
-        name = str(value.dtype).removeprefix("torch.")
-        if name not in _TENSORS or value.layout is not torch.strided or value.device.type == "meta":
-            return self.opaque(value, f"a tensor of {name}, {value.layout}, on {value.device}")
-        value = value.detach().cpu().resolve_conj().resolve_neg()
-        array = (value.view(getattr(torch, _DISGUISED[name])) if name in _DISGUISED else value).numpy()
-        return _Tensor(name, array.shape, self.place(array))
+        if not value.is_leaf:
+            raise _Refused(
+                "a tensor that was computed from others that require grad cannot be carried, since its history "
+                "would be lost; call .detach() on it, or compute it under torch.no_grad()"
+            )
+        name = dtype_name(value)
+        if name is None:
+            return self.opaque(value, f"a tensor of {value.dtype}, {value.layout}, on {value.device}")
+        array = array_of(value)
+        return _Tensor(name, array.shape, self.place(array), value.requires_grad)
 
     def too_deep(self) -> bool:
         """It goes deeper than nodes may: what is left is carried as an object, where that is possible."""
@@ -492,18 +489,16 @@ class _Reading:
 
     def tensor(self, node: _Tensor) -> Any:
         name = node.dtype
-        if name not in _TENSORS:
+        if name not in ARRAY_DTYPES:
             raise BadHeader(f"the header names a tensor of {name[:80]!r}, which is not carried")
-        array = self.view(np.dtype(_DISGUISED.get(name, name)), node)
+        array = self.view(ARRAY_DTYPES[name], node)
         try:
-            torch = importlib.import_module("torch")
-        except ImportError:
-            raise missing_extra("torch", "torch", "decoding a tensor") from None
-        if not hasattr(torch, name):
-            raise CodecError(f"torch {torch.__version__} has no dtype {name}; use one torch on both sides")
-        # A tensor cannot be closed to writing.
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-        return tensor.view(getattr(torch, name)) if name in _DISGUISED else tensor
+            tensor = tensor_of(array, name)
+            return tensor.requires_grad_() if node.grad else tensor
+        except (AttributeError, TypeError) as exc:
+            raise CodecError(f"no tensor of {name} can be made here: {exc}; use one torch on both sides") from exc
+        except RuntimeError as exc:
+            raise BadHeader(f"the header names a tensor that cannot be made: {exc}") from None
 
     def scalar(self, node: _Scalar) -> Any:
         dtype = dtype_of(node.dtype)

@@ -26,7 +26,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, update_wrapper
 from types import FunctionType, ModuleType
@@ -54,6 +54,12 @@ _ALIGN = 4096
 #: at the end of a parcel's data: block, offset and size of each buffer, and how many there are
 _PLACE = struct.Struct("<qqq")
 _COUNT = struct.Struct("<q")
+
+#: the dtypes of torch that have a storage class of their own, by which torch pickles them
+_PICKLED_BY_TORCH = {
+    "bool", "uint8", "int8", "int16", "int32", "int64", "bfloat16", "float16", "float32", "float64",
+    "complex64", "complex128",
+}  # fmt: skip
 
 _Reduced: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 _Cached = type(lru_cache(len))
@@ -202,7 +208,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
     def _look_at_module(self, name: Any) -> None:
-        module = sys.modules.get(name) if isinstance(name, str) and name != "__main__" else None
+        if not isinstance(name, str) or name == "__main__":
+            return
+        if name not in sys.modules and name.partition(".")[0] in sys.modules:
+            # A class may belong to a part of its package that is loaded late, as those of numpy.rec do.
+            with suppress(Exception):
+                importlib.import_module(name)
+        module = sys.modules.get(name)
         if type(module) is not ModuleType or importable(module) or module.__name__ not in sys.modules:
             return
         if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
@@ -246,10 +258,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if tensor.device.type not in ("cpu", "meta"):
             raise Unsendable(f"a tensor on {tensor.device}", "move it to the CPU, with .cpu()")
         plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
-        if not plain or not tensor.is_leaf or tensor.is_conj() or tensor.is_neg() or vars(tensor):
-            return NotImplemented
+        plain = plain and tensor.is_leaf and not (tensor.is_conj() or tensor.is_neg() or vars(tensor))
+        foreign = str(tensor.dtype).removeprefix("torch.") not in _PICKLED_BY_TORCH and not tensor.is_quantized
+        if foreign and not plain and tensor.device.type == "cpu":
+            advice = "make a plain one, with .detach().clone()"
+            raise Unsendable(f"a tensor of {tensor.dtype}, which torch does not pickle", advice)
         # The size of the storage decides: torch would pickle all of it, also for a small view.
-        if tensor.untyped_storage().nbytes() < SHARED_BYTES or not tensor.numel():
+        if not plain or not (foreign or (tensor.numel() and tensor.untyped_storage().nbytes() >= SHARED_BYTES)):
             return NotImplemented
         raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
         large = raw.nbytes >= SHARED_BYTES and SENDABLE

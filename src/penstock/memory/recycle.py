@@ -86,7 +86,8 @@ class Recycler:
         if prod(shape) * dtype.itemsize < _LEAST_BYTES or dtype.hasobject:
             return np.empty(shape, dtype)
         raw = self._shelf.take((shape, dtype))
-        return np.asarray(_Lease(np.empty(shape, dtype) if raw is None else raw, self._shelf))
+        array = np.asarray(_Lease(np.empty(shape, dtype) if raw is None else raw, self._shelf))
+        return array.view(dtype) if dtype.names else array  # numpy's interface does not tell all of a structure
 
     def __reduce__(self) -> tuple[type[Recycler], tuple[()]]:
         return Recycler, ()

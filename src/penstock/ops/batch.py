@@ -23,12 +23,13 @@ __all__ = ["Batch", "Cut"]
 class Batch(Op[Sample, Any]):
     """Put `size` consecutive samples together into one batch.
 
-    Numbers, arrays, lists of numbers and torch tensors are stacked into one array (dtypes are
-    kept, Python ints give int64); strings, bytes and other objects go into a list; dicts, tuples,
+    Numbers, arrays and lists of numbers are stacked into one array (dtypes are kept, Python ints give
+    int64), torch tensors into one tensor; strings, bytes and other objects go into a list; dicts, tuples,
     named tuples and dataclasses are batched field by field. The last batch of an epoch may be
     short: ``drop_last=True`` leaves it out, ``drop_last="raise"`` makes it an error.
 
-    Samples of unequal shape are an error that names the field and the sample. ``pad=0`` pads
+    Samples of unequal shape are an error that names the field and the sample, and so is a None among
+    numbers. ``pad=0`` pads
     them to the largest of the batch; in a dict, ``"x"`` gets ``"x_length"`` beside it, and
     ``pad={"x": 0}`` pads that field only. ``collate=fn`` makes the batch from the list of samples instead.
 

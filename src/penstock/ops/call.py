@@ -101,6 +101,10 @@ class CallOp(Op[In, Out]):
     def one_thread(self) -> bool:  # type: ignore[override]
         return self.rng == "global"
 
+    @property
+    def random(self) -> bool:  # type: ignore[override]
+        return bool(self.rng)
+
     @cached_property
     def may_skip(self) -> bool:  # type: ignore[override]
         return self.on_error == "skip" or (isinstance(self.on_error, Retry) and self.on_error.then == "skip")

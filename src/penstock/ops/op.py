@@ -275,6 +275,8 @@ class Op(ABC, Generic[In, Out]):
     buffer: int | None = None
     #: draws from global generators, so it needs a process to itself
     one_thread: bool = False
+    #: chooses by the seed and the epoch, so that another epoch gives something else
+    random: bool = False
     #: what becomes of a sample that fails: "raise", "skip" or a Retry
     on_error: Any = "raise"
     #: how long a call may take

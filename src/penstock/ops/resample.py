@@ -55,6 +55,7 @@ class Resample(Op[In, In]):
     n: int | None = None
 
     verb = "resample"
+    random = True
     effect: ClassVar[Effect] = Effect.PASSES
 
     def __post_init__(self) -> None:

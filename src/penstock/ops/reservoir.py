@@ -52,6 +52,7 @@ class Reservoir(Op[In, In]):
     draws: int | None = None
 
     verb = "reservoir"
+    random = True
     effect: ClassVar[Effect] = Effect.PASSES
     joined = True
     carries = True

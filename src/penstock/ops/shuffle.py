@@ -37,6 +37,7 @@ class Shuffle(Op[In, In]):
     seed: int | None = None
 
     verb = "shuffle"
+    random = True
     holds_back = True
     instead = "use shuffle(window=10_000), which shuffles as samples pass"
     effect: ClassVar[Effect] = Effect.PASSES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.plan.plan import Joined, Plan, Stage
@@ -15,7 +16,8 @@ class Explanation(str):
     __slots__ = ("plan",)
     plan: Plan
 
-    def __new__(cls, plan: Plan) -> Explanation:
+    def __new__(cls, plan: Plan, notes: tuple[str, ...] = ()) -> Explanation:
+        plan = replace(plan, notes=plan.notes + notes)
         self = super().__new__(cls, _text(plan))
         self.plan = plan
         return self

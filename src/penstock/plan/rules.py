@@ -52,7 +52,7 @@ def make_plan(flow: Flow, options: Options) -> Plan:
     """The plan for `flow`."""
     maker = _Maker(options)
     root = maker.stages(flow, path=options.path)
-    return Plan(root, flow_length(flow), tuple(maker.notes))
+    return Plan(root, flow_length(flow), (*maker.notes, *maker.placement_notes()))
 
 
 def flow_length(flow: Flow) -> Length:
@@ -124,6 +124,10 @@ class _Maker:
         self.lengths: dict[int, Length] = {}
         #: nothing further on depends on the order of the stage that is being made
         self.loose = False
+        #: ops that say themselves where they run
+        self.own: list[str] = []
+        #: no op does, so the loader decides
+        self.default = False
 
     def stages(self, flow: Flow, default: tuple[Site, int] | None = None, path: str = "") -> Stage:
         """The last stage of `flow`, with all others below it.
@@ -187,6 +191,7 @@ class _Maker:
             site = self._site(Placement("inline"))
             return [site] * (len(steps) + 1)
         first = next((number for number, step in enumerate(steps) if step.op.placement is not None), None)
+        self.own += [step.op.label for step in steps if step.op.placement is not None]
         if first is not None:
             here = self._own_site(steps[first].op)
         elif default is not None:
@@ -194,6 +199,7 @@ class _Maker:
         else:
             asked = Placement.of(self.options.on, self.options.workers, "loader()")
             here = self._site(asked or Placement("thread", 1))
+            self.default = asked is None
         opened = here
         leading = steps[: len(steps) if first is None else first]
         if not _rides(here[0], not flow.source.instant or any(step.op.blocking for step in leading), False):
@@ -213,6 +219,25 @@ class _Maker:
                 self._claim_globals(op, *here)
             placed.append(here)
         return placed
+
+    def placement_notes(self) -> list[str]:
+        """Where what the loader says has no effect, and where it would have one."""
+        options = self.options
+        asked = [f"{name}={value!r}" for name in ("on", "workers") if (value := getattr(options, name)) is not None]
+        said = f"loader({', '.join(asked)})"
+        if asked and options.inline:
+            return [f"{said} has no effect: inline=True runs everything in the reader's thread"]
+        if asked and self.own:
+            return [
+                f"{said} does not move {', '.join(self.own)}: an op that says where it runs keeps its place, "
+                "and the others ride with it"
+            ]
+        if self.default and not self.own:
+            return [
+                "no op says where it runs, so one thread runs them; loader(on=, workers=) changes that, and "
+                "loader.explain() shows it"
+            ]
+        return []
 
     def _claim_globals(self, op: Op[Any, Any], site: Site, workers: int) -> None:
         """Only one thread of a process may draw from its global generators."""

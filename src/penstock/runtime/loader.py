@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from time import perf_counter
@@ -16,6 +17,7 @@ from penstock.checks import any_number, whole_number
 from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
+from penstock.plan.explain import Explanation
 from penstock.plan.rules import Options, flow_length
 from penstock.plan.world import World, dealt, portion_of, world_now
 from penstock.provenance import Place, root, weight
@@ -25,6 +27,7 @@ from penstock.runtime.chunk import Chunk, CountVaried, ErrorRecord, Failure
 from penstock.runtime.crew import LOCK, nested
 from penstock.runtime.engine import Engine
 from penstock.runtime.failure import ErrorLimit, let_go_of_samples
+from penstock.runtime.iteration import Counted, Iteration, Left, ReadBy
 from penstock.runtime.marks import plain_place
 from penstock.runtime.ranks import check_movable, merge_states
 from penstock.runtime.run import Run
@@ -43,6 +46,7 @@ T = TypeVar("T", covariant=True)
 
 #: records kept of samples that failed; all are counted
 _RECORDS = 10_000
+_ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
 #: chunks behind which the stream can still be told to stand
 _REMEMBERED = 48
 
@@ -94,6 +98,7 @@ class Loader(Generic[T]):
             raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
         if isolate and (why := system.why_no_processes()):
             raise PlanError(why)
+        self._isolated = isolate
         # Whatever stands in for an engine has its methods; that there are two kinds concerns only these lines.
         kind: Any = Engine
         if isolate:
@@ -123,7 +128,7 @@ class Loader(Generic[T]):
         #: what has been read and not handed over yet: samples, and the places of all of its chunk
         self._in_hand: tuple[list[Any], Sequence[Place]] = ([], ())
         self._started: Run | None = None
-        self._iteration: _Iteration | None = None
+        self._iteration: Iteration | None = None
         # Kept here and not in the engine: an exception holds frames, and these hold the loader.
         self._errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
         self._error_count = 0
@@ -136,23 +141,29 @@ class Loader(Generic[T]):
     # ------------------------------------------------------------------ reading
 
     def __iter__(self) -> Iterator[T]:
-        """One epoch. A new iteration ends the one before."""
-        self._end_iteration()
+        """One epoch. A new iteration ends the one before, with a warning if its iterator is still held."""
+        iteration = self._begin(ReadBy.ITER, stacklevel=3)
+        batches = self._batches(iteration)
+        iteration.iterator = weakref.ref(batches)
+        return batches
+
+    def _begin(self, by: ReadBy, stacklevel: int) -> Iteration:
+        """Enter the next epoch, or what is left of the one that was resumed."""
+        self._overtake(stacklevel + 1)
         moment = self._resumed
         self._running, self._pending = self._own_part(), []
         if moment is not None:
             self._running, self._pending = moment.running, list(moment.pending)
-        iteration = _Iteration(self._entered(moment))
-        first = None
+        iteration = Iteration(self._entered(moment), by)
         if moment is not None:
             # All of it may have been delivered before the state was saved, and an epoch is never empty for that.
-            first = self._read(iteration)
-            if first is None:
+            iteration.first = self._read(iteration)
+            if iteration.first is None:
                 self._engine.leave(iteration.run, whole=True)
                 self._next_epoch += 1
                 self._running = self._own_part()
                 moment = None
-                iteration = _Iteration(self._entered(None))
+                iteration = Iteration(self._entered(None), by)
         run = iteration.run
         self._epoch = run.epoch
         self._next_epoch = run.epoch + 1
@@ -160,9 +171,33 @@ class Loader(Generic[T]):
         self._stand(moment or self._start_of(run.epoch))
         self._iteration = iteration
         self._resumed = None  # not before: Ctrl-C may have come until here, and then it is still to be gone on with
-        return self._batches(iteration, first)
+        return iteration
 
-    def _read(self, iteration: _Iteration) -> Chunk | None:
+    def _overtake(self, stacklevel: int) -> None:
+        """A new iteration ends the one under way. The user is told what that loses: now, or on reading the old."""
+        iteration = self._iteration
+        if iteration is None or iteration.ended:
+            return
+        self._engine._check_open()  # a loader that a fork has copied ends nothing
+        iteration.overtaken = iteration.by is ReadBy.EPOCHS
+        if iteration.is_held() and self._left() != 0:
+            warnings.warn(
+                f"a new iteration of this loader ends the one under way: the rest of epoch {self._epoch} after "
+                f"{self.batch_index} batches is not delivered. To read an epoch in parts use loader.steps(n) or "
+                "keep one iterator; to read twice at the same time make two loaders",
+                RuntimeWarning,
+                stacklevel=stacklevel,
+            )
+        self._end_iteration()
+
+    def _left(self) -> int | None:
+        """How many batches of this epoch are still to come, if that is known."""
+        try:
+            return max(len(self) - self.batch_index, 0)
+        except LengthUnknown:
+            return None
+
+    def _read(self, iteration: Iteration) -> Chunk | None:
         """The next chunk of the epoch; goes on to what other ranks had left, if that falls to this one."""
         while True:
             chunk = self._engine.read(iteration.run, self._timeout_s)
@@ -201,20 +236,39 @@ class Loader(Generic[T]):
             # Nothing of the user's runs in there, only what was saved is read.
             raise StateMismatch(f"the state is damaged: {exc!r}") from exc
 
-    def _batches(self, iteration: _Iteration, first: Chunk | None) -> Iterator[T]:
+    def _batches(self, iteration: Iteration) -> Iterator[T]:
         """Hands batches over one by one; what has been handed over is no longer held here."""
+        if iteration.is_over():
+            return
         engine = self._engine
+        self._clock.stop()
         clock = self._clock = Clock(engine.counters)
-        whole = False
-        samples: list[Any] = []
+        whole = kept = False
+        samples = iteration.samples
         try:
-            while (chunk := first or self._read(iteration)) is not None:
-                first = None
+            while True:
+                if samples:
+                    while samples:
+                        self._handed += 1
+                        yield samples.pop()
+                        if iteration.ended:
+                            break
+                    self._tick(clock)
+                if iteration.is_over():
+                    return
+                if iteration.failure is not None:
+                    self._fail(iteration)
+                chunk, iteration.first = iteration.first or self._read(iteration), None
+                if chunk is None:
+                    break
                 LOCK_PROBE.try_if_due(busy=True)  # workers have begun with what there is room for now
-                failure = self._account(chunk)
-                if not self._history:
-                    self._tick(clock)  # workers have been started, from now on it runs
-                samples = chunk.samples
+                iteration.failure = self._account(chunk)
+                if engine.counters.startup_s is None:
+                    # The run begins with nothing counted in it; what a diagnosis looks back at first is this.
+                    self._history.add(Snapshot(perf_counter(), self.stats()))
+                    clock.tick()
+                    engine.counters.first_came()
+                iteration.samples = samples = chunk.samples
                 self._in_hand = samples, chunk.places
                 if samples:
                     self._chunks.append(
@@ -223,27 +277,22 @@ class Loader(Generic[T]):
                         )
                     )
                 samples.reverse()
-                while samples:
-                    self._handed += 1
-                    yield samples.pop()
-                    if iteration.ended:
-                        iteration.check()
-                        return
-                self._tick(clock)
-                if failure is not None:
-                    self._fail(iteration, failure)
-                if iteration.ended:
-                    return
+            if iteration.is_over():
+                return
             whole = True
             self._check_limit(ended=True)
+        except GeneratorExit:
+            kept = iteration.by is ReadBy.STEPS and not iteration.ended
+            raise
         finally:
             clock.stop()
-            self._put_down(samples)
-            if not iteration.ended:
-                iteration.ended = True
-                if whole:
-                    self._stand(self._start_of(iteration.run.epoch + 1))
-                engine.leave(iteration.run, whole)
+            if not kept:
+                self._put_down(samples)
+                if not iteration.ended:
+                    iteration.ended = True
+                    if whole:
+                        self._stand(self._start_of(iteration.run.epoch + 1))
+                    engine.leave(iteration.run, whole)
 
     def _tick(self, clock: Clock) -> None:
         """Count the time that has passed, and keep a snapshot if it is time for one."""
@@ -297,8 +346,10 @@ class Loader(Generic[T]):
         if too_many is not None:
             raise too_many
 
-    def _fail(self, iteration: _Iteration, failure: Failure) -> None:
+    def _fail(self, iteration: Iteration) -> None:
         """The stream ends here, in an exception; or goes on another way."""
+        failure, iteration.failure = iteration.failure, None
+        assert failure is not None
         exc = failure.exception
         if isinstance(exc, CountVaried):
             iteration.run = self._engine.replan(iteration.run, exc.position)
@@ -317,48 +368,70 @@ class Loader(Generic[T]):
             self._put_down(self._in_hand[0])
             self._engine.leave(iteration.run)
 
-    def epochs(self, n: int | None = None) -> Iterator[tuple[int, Iterator[T]]]:
+    def epochs(self, n: int | None = None) -> Counted[tuple[int, Counted[T]]]:
         """``(epoch, batches)`` for the next `n` epochs; numbers go on where the loader stands.
 
         Without a number, up to the last of ``loader(epochs=)``: so a script that is run again, with a
-        state, goes on to the same end.
+        state, goes on to the same end. Both iterators have a length, where it is known. Read each epoch inside the
+        loop: the next one ends it, and reading it after that is an error.
         """
-        if n is None:
-            if self._last_epoch == math.inf:
-                raise PlanError("epochs() without a number needs to know how many: pipeline.loader(epochs=90)")
-            return self._each_epoch(None)
-        return self._each_epoch(whole_number(n, "epochs(n)"))
+        if n is not None:
+            left = Left(whole_number(n, "epochs(n)"))
+        elif self._last_epoch < math.inf:
+            left = Left(max(int(self._last_epoch) + 1 - self._next_epoch, 0))
+        else:
+            raise PlanError("epochs() without a number needs to know how many: pipeline.loader(epochs=90)")
+        return Counted(self._each_epoch(n, left), left)
 
-    def _each_epoch(self, n: int | None) -> Iterator[tuple[int, Iterator[T]]]:
+    def _each_epoch(self, n: int | None, left: Left) -> Iterator[tuple[int, Counted[T]]]:
         last = self._last_epoch if n is None else self._next_epoch + n - 1
         self._engine.last_epoch = min(self._last_epoch, last)
         while self._next_epoch <= last:
-            batches = iter(self)
+            iteration = self._begin(ReadBy.EPOCHS, stacklevel=3)
             if self._epoch > last:
                 # A state saved behind the last batch of an epoch: that one was over already.
                 self._end_iteration()
                 self._next_epoch = self._epoch
                 break
-            yield self._epoch, batches
+            left.count = max(left.count - 1, 0)
+            yield self._epoch, Counted(self._batches(iteration), self._left_of(iteration))
+        left.count = 0
         self._engine.last_epoch = self._last_epoch
 
-    def steps(self, n: int) -> Iterator[tuple[int, T]]:
-        """``(step, batch)`` for the next `n` steps, over as many epochs as that takes.
+    def _left_of(self, iteration: Iteration) -> Callable[[], int]:
+        """How many batches of one iteration are still to come; an error that says why where that is not known."""
+        return lambda: 0 if iteration.ended else max(len(self) - self.batch_index, 0)
 
-        A step is a batch that was handed over, in whatever way: numbers go on where the loader stands.
+    def steps(self, n: int) -> Counted[tuple[int, T]]:
+        """``(step, batch)`` for the next `n` batches, in whatever epochs they are.
+
+        Called again it goes on with the next batch, in the middle of an epoch too, also after a ``break``. A step
+        is a batch that was handed over, in whatever way: numbers go on where the loader stands, after a resume too.
+        ``for batch in loader`` begins a new epoch instead, and so ends the one that `steps` was in.
+
+        >>> import penstock as ps
+        >>> with ps.from_sequence(range(5)).loader() as loader:
+        ...     list(loader.steps(3)), list(loader.steps(3))
+        ([(0, 0), (1, 1), (2, 2)], [(3, 3), (4, 4), (5, 0)])
         """
-        return self._each_step(whole_number(n, "steps(n)"))
+        left = Left(whole_number(n, "steps(n)"))
+        return Counted(self._each_step(left), left)
 
-    def _each_step(self, n: int) -> Iterator[tuple[int, T]]:
-        stop = self.step + n
-        while self.step < stop:
+    def _each_step(self, left: Left) -> Iterator[tuple[int, T]]:
+        while left.count:
             before = self.step
-            for batch in self:
+            iteration = self._iteration
+            anew = iteration is None or iteration.ended or iteration.by is not ReadBy.STEPS
+            if anew:
+                iteration = self._begin(ReadBy.STEPS, stacklevel=3)
+            assert iteration is not None
+            for batch in self._batches(iteration):
+                left.count -= 1
                 yield self.step - 1, batch
-                if self.step == stop:
+                if not left.count:
                     return
-            if self.step == before:
-                raise PlanError(f"steps({n}): epoch {self._epoch} has no samples, so step {before} never comes")
+            if anew and self.step == before:
+                raise PlanError(f"steps(): epoch {self._epoch} has no samples, so step {before} never comes")
 
     def start(self) -> Self:
         """Begin to fill the buffers of the next epoch now. Starting twice is the same as once."""
@@ -390,6 +463,8 @@ class Loader(Generic[T]):
         """Make the next iteration epoch number `epoch`."""
         epoch = whole_number(epoch, "set_epoch(epoch)")
         if epoch == self._next_epoch:
+            if self._iteration is not None and self._iteration.by is ReadBy.STEPS:
+                self._end_iteration()  # steps() would go on with it
             return
         self._end_iteration()
         self._next_epoch = epoch
@@ -500,10 +575,14 @@ class Loader(Generic[T]):
             unread, unread_batches = self._unread
             running_s, cpu_s = self._clock.spent
             wait_s = engine.counters.waited_s(perf_counter())
+            startup_s = engine.counters.startup_s
+            if startup_s is None:
+                startup_s, running_s, cpu_s, wait_s = running_s, 0.0, 0.0, 0.0
             out: dict[str, float] = {
                 "samples": engine.counters.samples - unread,
                 "batches": engine.counters.batches - unread_batches,
                 "epoch": self._epoch,
+                "startup_s": startup_s,
                 "running_s": running_s,
                 "wait_s": wait_s,
                 "wait_share": min(wait_s / running_s, 1.0) if running_s > 0 else 0.0,
@@ -527,6 +606,10 @@ class Loader(Generic[T]):
         before = self._history.since(-math.inf if last_s is None else now.now - last_s)
         return diagnose(parts_of(self._engine.plan), before or now, now, worker_count("auto"))
 
+    def explain(self) -> Explanation:
+        """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made."""
+        return Explanation(self._engine.plan, (_ISOLATED,) if self._isolated else ())
+
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""
         return list(self._errors)
@@ -543,16 +626,23 @@ class Loader(Generic[T]):
         finally:
             self._engine.close()
 
-    def once(self) -> Iterator[T]:
-        """One epoch, and the end of the loader with it."""
+    def once(self, then: Callable[[], None] | None = None) -> Iterator[T]:
+        """One epoch, and the end of the loader with it.
+
+        ``then`` is called when the pass is over, unless it was only a look at the first batch.
+        """
         self._engine.once = True
+        whole = False
         try:
             yield from self
+            whole = True
         except GeneratorExit:
             # The iterator is being collected, maybe inside the garbage collector: end, but do not wait.
             self._engine.abandon()
             raise
         finally:
+            if then is not None and (whole or self.step > 1):
+                then()
             if not self._engine.closed:
                 self.close()
 
@@ -587,21 +677,6 @@ class _Handed:
         self.first = first
         self.running = running
         self.pending = list(pending) if pending else []
-
-
-class _Iteration:
-    """One pass of a training loop through an epoch."""
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.ended = False
-        #: ended by `close`, and not by a new iteration
-        self.closed = False
-
-    def check(self) -> None:
-        """An epoch that was cut short by `close` must not look like a whole one."""
-        if self.closed:
-            raise PenstockError("the loader was closed while it was read, so this epoch is not complete")
 
 
 def known_length(flow: Flow) -> int:

@@ -20,7 +20,8 @@ from penstock.sources.source import (
     subset_of,
     why_long_list,
 )
-from penstock.trees import stacked
+from penstock.tensors import array_of, dtype_name, is_tensor, tensor_of
+from penstock.trees import batch_dtype, stacked
 
 __all__ = ["ArraySource"]
 
@@ -31,6 +32,7 @@ class ArraySource(IndexedSource):
     A column is read in one of three ways: a numpy array (a memmap too) by slices and index arrays;
     another array with a shape and a dtype (h5py, zarr) by index arrays, sorted and without
     repeats as h5py demands; anything else by an int, or by a 1-D integer array for a whole batch.
+    Rows of a torch tensor are tensors. A batch is the same as if its rows had been stacked one by one.
     """
 
     verb = "from_arrays"
@@ -42,7 +44,12 @@ class ArraySource(IndexedSource):
             self.names, columns = list(arrays), list(arrays.values())
         else:
             columns = list(arrays)
-        self.columns = [_Column(column, self._name(number)) for number, column in enumerate(columns)]
+        paths = self.names if self.names is not None else [str(number) for number in range(len(columns))]
+        if len(columns) == 1 and self.names is None and not with_index:
+            paths = [""]
+        self.columns = [
+            _Column(column, self._name(number), str(paths[number])) for number, column in enumerate(columns)
+        ]
         if not columns:
             raise PlanError("from_arrays needs at least one array")
         lengths = {self._name(number): length_of(column, "from_arrays") for number, column in enumerate(columns)}
@@ -129,14 +136,28 @@ def _numbers(indices: Indices) -> list[int]:
     return list(indices) if isinstance(indices, range) else indices.tolist()
 
 
-#: strings, bytes and objects make no array of a batch, but a list
-_LISTED = "USO"
+def _is_listed(array: NDArray[Any]) -> bool:
+    """Whether a batch of its rows is to be made one by one: strings, bytes and objects make a list of it."""
+    return array.dtype.kind in "USO" or array.dtype.hasobject or isinstance(array, np.ma.MaskedArray)
+
+
+def _opened(tensor: Any, name: str) -> tuple[str, NDArray[Any]]:
+    """The dtype of a tensor, and its memory as an array."""
+    if tensor.requires_grad:
+        raise PlanError(f"from_arrays: {name} is a tensor that requires grad; give x.detach()")
+    dtype = dtype_name(tensor)
+    if dtype is None:
+        raise PlanError(
+            f"from_arrays: {name} is a tensor of {tensor.dtype}, {tensor.layout}, on {tensor.device}, which has no "
+            "rows to read; give a plain tensor, as by x.to_dense(), or use from_sequence"
+        )
+    return dtype, array_of(tensor)
 
 
 class _Column:
     """One array, and how it wants to be read."""
 
-    def __init__(self, array: Any, name: str) -> None:
+    def __init__(self, array: Any, name: str, path: str) -> None:
         if np.isscalar(array) or not hasattr(array, "__getitem__") or not hasattr(array, "__len__"):
             raise PlanError(f"from_arrays: {name} needs len() and [], got {type(array).__name__}")
         if isinstance(array, (Mapping, str, bytes)):
@@ -146,8 +167,14 @@ class _Column:
                 f"from_arrays: {name} is a masked array, and a batch would lose the mask; "
                 "give x.filled(value) and x.mask as two arrays"
             )
-        if hasattr(array, "detach") and hasattr(array, "numpy"):
-            array = array.detach().cpu().numpy()  # a torch tensor: the same memory as an array
+        #: what the field is called in messages about its samples
+        self.path = path
+        #: the dtype of the tensor that it is, or ""
+        self.tensor = ""
+        if is_tensor(array):
+            self.tensor, array = _opened(array, name)
+        if isinstance(array, np.matrix):
+            array = np.asarray(array)  # a row of a matrix would be a matrix again, of one row
         self.array = array
         self.recycler = Recycler()
         self.listed = isinstance(array, (list, tuple, range))
@@ -155,7 +182,7 @@ class _Column:
 
     def describe(self) -> str:
         if self.dense:
-            return f"{self.array.dtype}{list(self.array.shape)}"
+            return f"{self.tensor or self.array.dtype}{list(self.array.shape)}"
         return f"{type(self.array).__name__} of {len(self.array)}"
 
     def rows(self, indices: Indices) -> list[Any]:
@@ -163,39 +190,52 @@ class _Column:
         array = self.array
         if isinstance(array, np.ndarray):
             block = array[indices.start : indices.stop] if isinstance(indices, range) else array[indices]
+            if self.tensor:
+                # A tensor cannot be closed to writing: what is handed out is a copy.
+                return list(tensor_of(block.copy() if isinstance(indices, range) else block, self.tensor))
             block = block.view()
             block.flags.writeable = False
             return list(block)
         if self.dense and len(indices) > 1:
-            return list(self.block(indices))
+            return list(self._sorted_read(np.asarray(indices)))
         return [array[number] for number in _numbers(indices)]
 
     def block(self, indices: Indices) -> Any:
-        """The rows as one new array (or a list, if that is what the column gives)."""
+        """The rows as one new array or tensor (or a list, if that is what rows like these make)."""
         array = self.array
         rows: Any
-        if isinstance(array, np.ndarray) and array.dtype.kind in _LISTED:
-            return stacked(self.rows(indices), lambda number: f"sample {_numbers(indices)[number]}")
-        if type(array) in (np.ndarray, np.memmap):
-            if isinstance(indices, range):
-                part = array[indices.start : indices.stop]
-                block = self.recycler.empty(part.shape, part.dtype)
-                block[...] = part  # a slice is a view of the user's own array
-                return block
-            if not array.flags.c_contiguous:
-                return array[indices]  # `take` would copy all of it first
-            out = self.recycler.empty((len(indices), *array.shape[1:]), array.dtype)
-            # Our indices are in range, and without "clip" numpy would go through a buffer of its own.
-            return array.take(indices, axis=0, out=out, mode="clip")
-        if self.listed:
+        if self.tensor:
+            return tensor_of(self._copied(indices), self.tensor)
+        if isinstance(array, np.ndarray) and _is_listed(array):
+            rows = self.rows(indices)
+        elif type(array) in (np.ndarray, np.memmap):
+            return self._copied(indices)
+        elif self.listed:
             rows = [array[number] for number in _numbers(indices)]
         elif self.dense:
-            return self._sorted_read(np.asarray(indices))
+            rows = self._sorted_read(np.asarray(indices))
         else:
             rows = array[np.asarray(indices)]
-        if isinstance(rows, np.ndarray) and rows.dtype != object:
-            return rows
-        return stacked(list(rows), lambda number: f"sample {_numbers(indices)[number]}")
+        if isinstance(rows, np.ndarray) and not _is_listed(rows):
+            return np.asarray(rows, dtype=batch_dtype(rows.dtype))
+        return stacked(list(rows), lambda number: f"sample {_numbers(indices)[number]}", path=self.path)
+
+    def _copied(self, indices: Indices) -> NDArray[Any]:
+        """The rows of an array, in new memory."""
+        array = self.array
+        dtype = batch_dtype(array.dtype)
+        if isinstance(indices, range):
+            part = array[indices.start : indices.stop]
+            block = self.recycler.empty(part.shape, dtype)
+            block[...] = part  # a slice is a view of the user's own array
+            return block
+        if not array.flags.c_contiguous or array.dtype != dtype:
+            # `take` would copy all of it first, or through a buffer of its own.
+            return np.asarray(array[indices], dtype=dtype)
+        out = self.recycler.empty((len(indices), *array.shape[1:]), dtype)
+        # Our indices are in range, and without "clip" numpy would go through a buffer of its own.
+        taken: NDArray[Any] = array.take(indices, axis=0, out=out, mode="clip")
+        return taken
 
     def _sorted_read(self, indices: NDArray[np.int64]) -> Any:
         if np.all(np.diff(indices) > 0):

@@ -37,6 +37,7 @@ class MixSource(Composite):
     """
 
     verb = "mix"
+    random = True
 
     def __init__(self, components: Any, stop: str) -> None:
         if stop not in tuple(_JOINTS):

@@ -47,6 +47,11 @@ class SequenceSource(IndexedSource):
                 f"from_sequence needs samples by number, got a {type(dataset).__name__}; "
                 "use from_sequence(list(d.items())), or from_arrays(d) for a dict of columns"
             )
+        if isinstance(dataset, np.ma.MaskedArray):
+            raise PlanError(
+                "from_sequence got a masked array, and a batch would lose the mask; give x.filled(value) and "
+                "x.mask as two arrays to from_arrays"
+            )
         self.dataset = read_only(dataset) if isinstance(dataset, np.ndarray) else dataset
         self.subset: NDArray[np.int64] | None = subset_of(
             length_of(dataset, "from_sequence"), indices, "from_sequence"

@@ -166,6 +166,8 @@ class Composite(Source):
 
     #: by name or number, in the order of the joint's inputs
     parts: tuple[tuple[str, Flow], ...]
+    #: whose turn it is differs from epoch to epoch, by the seed
+    random: ClassVar[bool] = False
 
     @abstractmethod
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:

@@ -61,19 +61,30 @@ class StageCounters:
 
 
 class ReaderCounters:
-    """What the training loop has had and how long it waited."""
+    """What the training loop has had and how long it waited.
 
-    __slots__ = ("_since", "batches", "cpu_s", "running_s", "samples", "wait_s")
+    All time until the first batch is start-up and is counted apart: how long workers took to start says nothing
+    about what limits the run.
+    """
+
+    __slots__ = ("_since", "batches", "cpu_s", "running_s", "samples", "startup_s", "wait_s")
 
     def __init__(self) -> None:
         self.samples = 0
         self.batches = 0
+        #: from the first batch asked for to the first that came; None until then
+        self.startup_s: float | None = None
         self.wait_s = 0.0
         #: time in epochs, and what this process was on a CPU in it
         self.running_s = 0.0
         self.cpu_s = 0.0
         #: when the wait began that is under way
         self._since: float | None = None
+
+    def first_came(self) -> None:
+        """The first batch has come: what was counted until now was start-up, and the run begins."""
+        self.startup_s = self.running_s
+        self.running_s = self.cpu_s = self.wait_s = 0.0
 
     def wait_begins(self, now: float) -> None:
         """The training loop waits from now on."""
