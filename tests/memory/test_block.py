@@ -3,6 +3,7 @@
 import gc
 import mmap
 import os
+import random
 import resource
 import signal
 import socket
@@ -12,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -309,6 +311,49 @@ def test_close_leaves_arrays_valid_and_nothing_behind_when_they_die():
     del kept, view
     assert mapped() == segments
     assert blocks.stats() == {"blocks": 0, "blocks_out": 0, "bytes": 0, "bytes_out": 0}
+
+
+def test_idle_blocks_keep_to_the_room_that_a_bound_leaves_them():
+    allowed, elsewhere = 8 * MB, SimpleNamespace(used=0)
+
+    def spare(out):
+        return max(allowed - max(elsewhere.used, out), 0)
+
+    rng, held = random.Random(0), []
+    with Blocks(64 * MB, spare, filled=0.8) as blocks:
+        for _ in range(500):
+            elsewhere.used = rng.randrange(2 * allowed)
+            if rng.random() < 0.5:
+                held.append(blocks.acquire(round(1000 * 2000 ** rng.random())))
+            else:
+                if held:
+                    held.pop(rng.randrange(len(held))).release()
+                blocks.trim()
+            stats = blocks.stats()
+            out = sum(block.size for block in held)
+            # Nothing is refused, and nothing is idle beyond what is left of the bound.
+            assert stats["bytes_out"] == out
+            assert stats["bytes"] <= out + spare(out)
+            assert blocks.peak_bytes >= blocks.nbytes == stats["bytes"]
+
+
+def test_with_a_bound_a_block_is_not_lent_for_much_less_than_it_holds():
+    with Blocks(64 * MB, lambda out: 64 * MB, filled=0.8) as blocks:
+        large = blocks.acquire(10 * MB)
+        large.release()
+        assert blocks.acquire(5 * MB) is not large
+        assert blocks.acquire(9 * MB) is large
+
+
+def test_a_descriptor_to_send_is_one_of_its_own_and_none_once_the_block_is_closed(blocks):
+    block = blocks.acquire(MB)
+    fd = blocks.descriptor(block)
+    assert os.path.sameopenfile(fd, block.fd)
+    assert fd != block.fd
+    os.close(fd)
+    blocks.close()
+    assert block.closed
+    assert blocks.descriptor(block) is None
 
 
 def test_blocks_that_are_dropped_without_close_leave_nothing_behind():

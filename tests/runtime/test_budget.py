@@ -91,3 +91,25 @@ def test_an_estimate_forgets_one_large_chunk_in_time():
     for _ in range(100):
         estimate.add(10)
     assert estimate.nbytes == 10
+
+
+def test_an_estimate_remembers_the_largest_of_all_and_whether_the_last_were_alike():
+    estimate = Estimate()
+    assert not estimate.alike
+    for nbytes in (1000, 600, 900):
+        estimate.add(nbytes)
+    assert estimate.alike
+    estimate.add(400)
+    assert not estimate.alike
+    for _ in range(20):
+        estimate.add(10)
+    assert (estimate.nbytes, estimate.largest, estimate.alike) == (10, 1000, True)
+
+
+def test_idle_blocks_may_take_what_neither_samples_nor_blocks_that_are_out_take():
+    budget = Budget(100)
+    assert (budget.spare(0), budget.spare(70), budget.spare(170)) == (100, 30, 0)
+    budget.take(80)
+    assert (budget.spare(0), budget.spare(70), budget.spare(90)) == (20, 20, 10)
+    budget.take(80)
+    assert budget.spare(0) == 0

@@ -142,6 +142,39 @@ def test_without_being_read_an_epoch_has_no_head_and_stays_within_the_bound():
     assert len(taken(stage)) == 1
 
 
+def test_a_ticket_waits_in_a_process_only_if_the_largest_chunk_so_far_has_room():
+    stage = opened(mapped(2), memory=100)
+    first, second = taken(stage)
+    assert stage.take_ahead() is None  # nobody knows what the first ones take
+    finish(stage, first, nbytes=40)
+    popped(stage)
+    for _ in range(20):
+        stage.lane.estimate.add(1)
+    third = stage.take()
+    assert stage.take_ahead() is not None
+    stage.needs(second, 65)
+    assert stage.take_ahead() is None
+    assert (second.reserved, third.reserved) == (65, 1)
+
+
+def test_what_a_chunk_is_found_to_need_is_reserved_before_it_is_handed_in():
+    stage = opened(mapped(2), memory=100)
+    job, other = taken(stage)
+    stage.needs(job, 90)
+    stage.needs(job, 50)  # less than it has already
+    assert stage.lane.budget.used == job.reserved == 90
+    finish(stage, job, nbytes=90)
+    finish(stage, other)
+    assert stage.lane.budget.used == 90
+    popped(stage)
+    assert stage.lane.budget.used == 0
+    cancelled = stage.take()
+    stage.cancel()
+    stage.needs(cancelled, 50)
+    finish(stage, cancelled)
+    assert stage.lane.budget.used == 0
+
+
 def test_what_is_reserved_and_held_returns_to_nothing_and_the_bound_holds():
     for seed in range(30):
         rng = random.Random(seed)

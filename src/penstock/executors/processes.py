@@ -2,8 +2,8 @@
 
 The thread takes tickets and hands in chunks as any other worker does; the process runs them. What the
 two say to each other is the runtime's (`penstock.runtime.remote` and `serving`); here is how a process
-is started, replaced and ended. `Blocks`, in which batches come back, belong to the executor, so they
-stay warm as long as its workers.
+is started, replaced and ended. The `Blocks` in which batches come back belong to a loader, so that they
+count for its bound on memory and end with it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class ProcessExecutor(Executor):
     def __init__(self, options: StartOptions | None = None, on_death: OnDeath = "restart") -> None:
         self.options = options or StartOptions()
         self.on_death = on_death
-        self.blocks = default_blocks()
 
     @classmethod
     def of(cls, pool: Pool | None) -> ProcessExecutor:
@@ -91,13 +90,10 @@ class ProcessExecutor(Executor):
     def start(self, work: Callable[[Any], Any], name: str) -> ProcessWorker:
         return ProcessWorker(work, name, self)
 
-    def close(self) -> None:
-        self.blocks.close()
 
-
-def default_blocks() -> Blocks:
-    """Blocks for the batches of one pool or loader."""
-    return Blocks(_memory_bytes() // _SHARE_OF_MEMORY)
+def default_blocks(spare: Callable[[int], int] | None = None, filled: float = 0.5) -> Blocks:
+    """Blocks for the batches of one loader; see `Blocks` for the rest."""
+    return Blocks(_memory_bytes() // _SHARE_OF_MEMORY, spare, filled)
 
 
 def _memory_bytes() -> int:

@@ -7,6 +7,7 @@ Guarantees:
 
 * A block is lent again only when the last view of its array has died: of numpy, torch, DLPack or anything
   else that holds the array. A batch that is kept keeps its memory, also after `Blocks.close`.
+* Where there is a bound on memory (`spare`), idle blocks take no more than it leaves beside what is in use.
 * Memory is reserved when a block is made. Too little of it is an exception there, never a bus error later.
 * Blocks have no name, so nothing is left of them when their processes have ended, however they ended.
 * A process holds one descriptor per block that it owns, within a bound over all `Blocks`, and none for a
@@ -87,6 +88,19 @@ class Block:
         self.lent = True
         return np.asarray(lease)
 
+    def release(self) -> None:
+        """Give it back where it has no array, as that of a worker that has died. Never waits.
+
+        Nobody may write to it any more. Does nothing if its array decides.
+        """
+        if not self.lent:
+            self._returned.put((self.number, self.generation))
+
+    @property
+    def closed(self) -> bool:
+        """It is given back to the system; a process that it was handed to may drop it."""
+        return self._mapping is None
+
     def _mapped(self) -> Mapping:
         if self._mapping is None:
             raise PenstockError(f"block {self.number} is closed, or belongs to another process")
@@ -133,6 +147,10 @@ class _Lease:
 class Blocks:
     """The blocks of one owner, at most `limit_bytes` of them. May be used by several threads.
 
+    `spare` is for a bound on memory: given how many bytes are out, it says how many idle ones may be kept. It is
+    asked whenever blocks are made, lent or come back, and may change its mind. As long as there is room for
+    another, an idle block is lent only for content that takes at least the part `filled` of it.
+
     >>> blocks = Blocks(limit_bytes=1_000_000)
     >>> block = blocks.acquire(600_000)
     >>> batch = block.array()
@@ -144,13 +162,17 @@ class Blocks:
     >>> blocks.close()
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, spare: Callable[[int], int] | None = None, filled: float = 0.5) -> None:
         self.limit_bytes = limit_bytes
+        self._spare = spare
+        self._filled = filled
         self._lock = threading.Lock()
         self._blocks: dict[int, Block] = {}
         self._idle: dict[int, Block] = {}  # the one idle longest first
         self._returned: SimpleQueue[_Use] = SimpleQueue()
         self._bytes = self._bytes_out = 0
+        #: the most bytes of blocks that there have been, idle ones included
+        self.peak_bytes = 0
         self._acquired = self._peak = self._peak_before = 0
         self._closed = self._elsewhere = False
         _living[id(self)] = self
@@ -170,6 +192,7 @@ class Blocks:
                     block = self._idle_for(size := _size_for(nbytes)) or self._new(size)
                 if block is not None:
                     self._lend(block)
+                self._keep_spare()
         finally:
             self._settle()
         return None if self._closed else block
@@ -181,8 +204,30 @@ class Blocks:
         use of it is over.
         """
         block = self._blocks.get(number)
-        if block is not None and not block.lent and generation in (None, block.generation):
-            self._returned.put((number, block.generation))
+        if block is not None and generation in (None, block.generation):
+            block.release()
+
+    def descriptor(self, block: Block) -> int | None:
+        """A descriptor of the block to send and then to close; None if it is closed, or there are too many.
+
+        That of the block itself may be closed by another thread, and be another file's when it is sent.
+        """
+        try:
+            with self._lock:
+                return None if block.closed else os.dup(block.fd)
+        except OSError:
+            return None
+        finally:
+            self._settle()
+
+    def trim(self) -> None:
+        """Give idle blocks back that there is no room for any more: somebody is about to use memory elsewhere."""
+        if self._spare is None or not self._blocks:
+            return
+        with self._lock:
+            self._drain()
+            self._keep_spare()
+        self._settle()
 
     def __getitem__(self, number: int) -> Block:
         """The block with that number. KeyError if it was given back."""
@@ -197,6 +242,11 @@ class Blocks:
     def numbers(self) -> set[int]:
         """The blocks there are. A worker may drop any other that it was handed."""
         return set(self._blocks)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks, idle ones included. Never waits."""
+        return self._bytes
 
     def stats(self) -> dict[str, int]:
         """How many blocks and bytes there are, and how many of them are out."""
@@ -259,7 +309,7 @@ class Blocks:
                 break
             if block.size > size and (best is None or block.size < best.size):
                 best = block
-        if best is None or (best.size > 2 * size and self._has_room(size)):
+        if best is None or (size < self._filled * best.size and self._has_room(size)):
             return None
         return self._idle.pop(best.number)
 
@@ -267,6 +317,7 @@ class Blocks:
     def _new(self, size: int) -> Block | None:
         if self._bytes_out + size > self.limit_bytes:
             return None
+        self._keep_spare(size)  # before there is another
         while self._idle and not self._has_room(size):
             self._give_back_oldest()
         if not self._has_room(size):
@@ -285,10 +336,16 @@ class Blocks:
         _owned.add(block.number)
         self._blocks[block.number] = block
         self._bytes += size
+        self.peak_bytes = max(self.peak_bytes, self._bytes)
         return block
 
     def _has_room(self, size: int) -> bool:
         return self._bytes + size <= self.limit_bytes and len(_owned) < _most_blocks()
+
+    def _keep_spare(self, more_out: int = 0) -> None:
+        """Keep no more idle blocks than there is room for, with so many more bytes out."""
+        if self._spare is not None and self._idle:
+            self._shrink(to_bytes=self._bytes_out + self._spare(self._bytes_out + more_out))
 
     def _shrink(self, to_bytes: int) -> None:
         while self._bytes > to_bytes and self._idle:

@@ -4,6 +4,9 @@ Memory is reserved when a ticket is issued, as much as the largest recent chunk 
 took; when the chunk is there, the reservation becomes its true size, and it is given back when
 the chunk moves on. The ticket that a stage's stream waits for is always admitted, so the bound
 never stops the stream, and what is held is at most the bound plus one chunk per worker.
+
+Each byte is counted once. A chunk in shared memory counts as the whole of its block. Idle blocks
+are not in `used`: they may take what it leaves (`spare`), and give way to whatever needs memory.
 """
 
 from __future__ import annotations
@@ -47,9 +50,17 @@ class Estimate:
 
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=16)
+        #: the largest there has been
+        self.largest = 0
 
     def add(self, nbytes: int) -> None:
         self._recent.append(nbytes)
+        self.largest = max(self.largest, nbytes)
+
+    @property
+    def alike(self) -> bool:
+        """The last few were about as large, so the next may be, too."""
+        return 2 * min(self._recent, default=0) > self.nbytes
 
     @property
     def nbytes(self) -> int:
@@ -70,6 +81,14 @@ class Budget:
     def admits(self, nbytes: int) -> bool:
         """Whether a ticket may be issued whose chunk will take about `nbytes`."""
         return self.allowed is None or self.used + nbytes <= self.allowed
+
+    def spare(self, out_bytes: int) -> int:
+        """How many bytes of idle blocks may be kept while so many are out: what is free of the bound.
+
+        Not all that are out are in `used`: the training loop may hold some, and samples go to workers in others.
+        """
+        assert self.allowed is not None
+        return max(self.allowed - max(self.used, out_bytes), 0)
 
     def take(self, nbytes: int) -> None:
         self.used += nbytes

@@ -134,9 +134,12 @@ def attach(blocks: BlockMap, message: Message, named: list[tuple[int, int]], dro
         blocks.drop(number)
 
 
-def fits(blocks: BlockMap, number: int | None, nbytes: int) -> bool:
-    """Whether so much can be written into a block."""
-    return number is not None and number in blocks and blocks.view(number).nbytes >= nbytes
+def fits(blocks: BlockMap, number: int | None, nbytes: int, tightly: bool = False) -> bool:
+    """Whether so much can be written into a block; `tightly`, without leaving more than half of it unused."""
+    if number is None or number not in blocks:
+        return False
+    size = blocks.view(number).nbytes
+    return size >= nbytes and (not tightly or size <= 2 * nbytes)
 
 
 def written(layout: Layout, blocks: BlockMap, block: int | None) -> Sequence[bytearray]:

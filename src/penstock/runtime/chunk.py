@@ -93,7 +93,7 @@ class Chunk:
     places: Sequence[Place]
     failure: Failure | None = None
     losses: list[ErrorRecord] = field(default_factory=list)
-    #: bytes reserved for it in the loader's budget
+    #: bytes that it takes of the loader's budget: where it is in a block, all of that
     nbytes: int = 0
     #: its ticket has no more chunks
     final: bool = False

@@ -63,6 +63,9 @@ class Client(Protocol):
     def failed(self, exc: BaseException) -> None:
         """Its bookkeeping went wrong: the epoch that is read ends in `exc`."""
 
+    def let_go(self) -> None:
+        """A worker ends: if that is because nobody holds the loader any more, what is ready is dropped."""
+
     @property
     def winds_down(self) -> bool:
         """There will be no more tickets, in this epoch or another."""

@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 
 from penstock.errors import PenstockError, PlanError, StageTimeout
 from penstock.executors.executor import Executor
+from penstock.executors.processes import default_blocks
+from penstock.memory.block import Blocks
 from penstock.plan.plan import Indexed, Joined, Plan, Step
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
@@ -43,7 +45,7 @@ from penstock.runtime.program import Program
 from penstock.runtime.reader import Nested, Reader
 from penstock.runtime.run import Run, begun_at
 from penstock.runtime.stage_run import Job, Lane, Pull, StageRun
-from penstock.runtime.tally import joint_tally, lane_tally
+from penstock.runtime.tally import joint_tally, lane_tally, memory_tally
 from penstock.runtime.task import Bench
 from penstock.runtime.worker import discard, execute, work, work_async
 from penstock.sources.source import Flow
@@ -57,6 +59,9 @@ __all__ = ["Engine"]
 _BURST = 8
 #: a reader that waits for what could be served again looks so often whether it may
 _HUNGRY_S = 0.05
+
+#: with a bound on memory a block counts as a whole, so little of it may be left unused
+_FILLED_WHERE_BOUNDED = 0.8
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _numbers = count(1)
@@ -80,6 +85,10 @@ class Engine:
         self.options = options
         self.seed = seed
         self.budget = Budget(memory)
+        #: shared memory for what worker processes make
+        self.blocks = (
+            default_blocks(self.budget.spare, _FILLED_WHERE_BOUNDED) if self.budget.bounded else default_blocks()
+        )
         self.crews: dict[int, Crew] = {}
         self.lanes: dict[int, Lane] = {}
         self.all_lanes: list[Lane] = []
@@ -147,6 +156,7 @@ class Engine:
                 from penstock.runtime.portable import packed_program
 
                 lane.parcel = packed_program(program)
+                lane.blocks = self.blocks
         return _Setup(options, plan, lanes, crews)
 
     def _set_up(self, setup: _Setup) -> None:
@@ -408,6 +418,7 @@ class Engine:
                     lane.advance()
             out = {"stuck": self.stuck, "deaths": self.deaths, **self._meter.counts}
             out["cpu_s"] = sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote)
+            out |= memory_tally(self.budget, self.blocks)
             return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memos)
 
     # ------------------------------------------------------------------ what workers call
@@ -723,13 +734,29 @@ class Engine:
         It may run anywhere, inside the garbage collector too: it takes no lock and waits for
         nothing. It does not hold the engine, which may lead back to the loader.
         """
-        return partial(_abandoned, self.crews, self.closing)
+        return partial(_abandoned, self.crews, self.closing, self.blocks, weakref.ref(self))
 
     def abandon(self) -> None:
         """End without waiting or locking."""
         self.closed = True
         self._meter.stop()
-        _abandoned(self.crews, self.closing)
+        _abandoned(self.crews, self.closing, self.blocks, weakref.ref(self))
+
+    def let_go(self, blocking: bool = True) -> None:
+        """Of a loader that nobody holds any more: drop what is ready, and so free its memory.
+
+        The engine itself is part of cycles, and stays until the garbage collector finds it. Not `blocking`, it does
+        nothing if this thread has the lock, or another one.
+        """
+        if not self.closing.is_set() or (not blocking and LOCK._is_owned()):  # type: ignore[attr-defined]
+            return
+        if not LOCK.acquire(blocking):
+            return  # a worker has it, and comes here as it ends
+        try:
+            garbage = self._leave() + self._drop_upcoming() + self._close_carried()
+        finally:
+            LOCK.release()
+        discard(garbage)
 
     def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:
         """End all work of this loader; workers of its own end too."""
@@ -752,21 +779,37 @@ class Engine:
             self._end_workers(grace_s, quiet)
 
     def _end_workers(self, grace_s: float, quiet: bool) -> None:
-        for number, crew in list(self.crews.items()):
+        crews = dict(self.crews)
+        for number, crew in crews.items():
             with LOCK:
                 crew.leave(self)
             if not crew.shared:
                 crew.close(grace_s, quiet)
             # Whoever is interrupted while it waits for workers may close once more, and waits for them then.
             self.crews.pop(number, None)
+        _close_blocks(self.blocks, crews)
         self.bridge.close()
 
 
-def _abandoned(crews: dict[int, Crew], closing: threading.Event) -> None:
+def _abandoned(
+    crews: dict[int, Crew], closing: threading.Event, blocks: Blocks, engine: weakref.ref[Engine]
+) -> None:
     closing.set()
     for crew in list(crews.values()):
         if not crew.shared:
             crew.dismiss()
+    _close_blocks(blocks, crews)
+    if (found := engine()) is not None:
+        found.let_go(blocking=False)
+
+
+def _close_blocks(blocks: Blocks, crews: dict[int, Crew]) -> None:
+    """Give shared memory back, and have the processes of pools do so, too."""
+    blocks.close()
+    for crew in list(crews.values()):
+        if crew.shared and crew.executor.remote:
+            for worker in list(crew.workers):
+                worker.unpark()
 
 
 def _loop_of(executor: Executor) -> Any:

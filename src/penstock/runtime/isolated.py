@@ -25,17 +25,18 @@ from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
 from penstock.executors.processes import default_blocks
 from penstock.executors.startup import Process, StartOptions
 from penstock.interrupts import uninterrupted
-from penstock.memory.block import Block
+from penstock.memory.block import Block, Blocks
 from penstock.memory.exceptions import unpacked
 from penstock.memory.parcel import pack
 from penstock.plan.plan import Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
 from penstock.runtime.again import BEGINNING, Start
-from penstock.runtime.budget import Estimate
+from penstock.runtime.budget import Budget, Estimate
 from penstock.runtime.cargo import Cargo
 from penstock.runtime.chunk import Chunk, ErrorRecord
-from penstock.runtime.line import Line
+from penstock.runtime.line import Line, take_back
+from penstock.runtime.tally import memory_tally
 from penstock.runtime.wire import Gone, Late, Message
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
@@ -48,6 +49,10 @@ _ENTRY = "penstock.runtime.pump:serve"
 _OPTIONS = StartOptions(gpus=True)
 #: chunks that may be on their way
 _CREDITS = 3
+#: chunks that a training loop holds as a rule: the one it works on, and the next
+_IN_HAND = 2
+#: of `memory=`, one part in so many is for all of these
+_SHARE = 4
 #: how long a process has to end by itself
 _GRACE_S = 0.3
 #: how long to wait for word of what holds up a batch, or to say that an epoch is over
@@ -115,8 +120,11 @@ class Isolated:
         ]
         #: what was served before is served again when the training loop waits, so the process is told
         self._draws = any(op.decouples for op in self.plan.joint_ops)
-        self._parcel = pack((flow, options, seed, memory), "the pipeline", parts)
-        self.blocks = default_blocks()
+        #: of `memory=`, what chunks on their way here and idle blocks may take; the rest is for the process
+        self._budget = Budget(None if memory is None else memory // _SHARE)
+        engine_memory = None if memory is None else memory - memory // _SHARE
+        self._parcel = pack((flow, options, seed, engine_memory), "the pipeline", parts)
+        self.blocks = default_blocks(self._budget.spare if self._budget.bounded else None)
         self.counters = ReaderCounters()
         self._meter = Meter()
         self.last_epoch: float = inf
@@ -268,22 +276,26 @@ class Isolated:
         return False
 
     def _on_need(self, line: Line, nbytes: int) -> None:
-        line.take_back(self._grants.popleft())
+        take_back(self._grants.popleft())
         self._grants.appendleft(None)
-        self._grants[0] = line.block_for(nbytes)
+        self._grants[0] = line.block_for(self.blocks, nbytes)
         line.wire.send(("grant", None if self._grants[0] is None else self._grants[0].number))
 
     def _on_chunk(self, line: Line, cargo: Cargo, stats: dict[str, float] | None, message: Message) -> Chunk:
         if cargo.block is not None:
             self._estimate.add(cargo.nbytes)
-        chunk = line.received(cargo, message, self._grants[0])
+        chunk = line.received(self.blocks, cargo, message, self._grants[0])
         self._grants.popleft()
         self._stats = stats or self._stats
         self._credit(line)
         return chunk
 
     def _credit(self, line: Line) -> None:
-        grant = line.block_for(self._estimate.nbytes)
+        nbytes = self._estimate.nbytes
+        if self._budget.allowed is not None:
+            # What is larger has to be asked for, and waits until somebody reads.
+            nbytes = min(nbytes, self._budget.allowed // (_CREDITS + _IN_HAND))
+        grant = line.block_for(self.blocks, nbytes)
         self._grants.append(grant)
         line.wire.send(("credit", None if grant is None else grant.number))
 
@@ -376,10 +388,10 @@ class Isolated:
                 while len(self._processes) > 1:
                     self._processes[0].close()
                     self._processes.pop(0)
-            line = Line(process, self.blocks)
+            line = Line(process)
             line.wire.patience_s = _ANSWER_S
             parcel = self._parcel
-            line.wire.send(("engine",), [parcel.data], [block.fd for block in parcel.blocks])
+            line.wire.send(("engine", self._budget.allowed), [parcel.data], [block.fd for block in parcel.blocks])
             if self._carried:
                 line.wire.send(("forget", self._carried))
             self._line = line
@@ -399,9 +411,7 @@ class Isolated:
         """The process will say nothing more, and will not write any more: all blocks that it was given are free."""
         self._line = None
         while self._grants:
-            grant = self._grants.popleft()
-            if grant is not None:
-                self.blocks.release(grant.number, grant.generation)
+            take_back(self._grants.popleft())
 
     def _bury(self, run: _Run) -> None:
         """The process is gone: another takes its place, or nobody can."""
@@ -428,7 +438,9 @@ class Isolated:
         """The counters of all stages, as the process last told them."""
         here = self._meter.counts
         deaths = self._stats["deaths"] + self._deaths
-        return here | self._stats | {"deaths": deaths, "open_s": here["open_s"]}
+        memory = memory_tally(self._budget, self.blocks)
+        memory = {name: value + self._stats.get(name, 0) for name, value in memory.items()}
+        return here | self._stats | memory | {"deaths": deaths, "open_s": here["open_s"]}
 
     def _check_open(self) -> None:
         if self.closed:
@@ -438,11 +450,11 @@ class Isolated:
 
     def finalizer(self) -> Callable[[], None]:
         """What ends the process of a loader that nobody holds any more."""
-        return partial(_kill_all, self._processes)
+        return partial(_abandoned, self._processes, self.blocks)
 
     def abandon(self) -> None:
         self.closed = True
-        _kill_all(self._processes)
+        _abandoned(self._processes, self.blocks)
 
     @uninterrupted()
     def close(self) -> None:
@@ -462,9 +474,10 @@ class Isolated:
         self.blocks.close()
 
 
-def _kill_all(processes: list[Process]) -> None:
+def _abandoned(processes: list[Process], blocks: Blocks) -> None:
     for process in list(processes):
         process.kill()
+    blocks.close()
 
 
 def _refuse_pools(plan: Plan) -> None:

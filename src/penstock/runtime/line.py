@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 from math import inf
 from typing import Any
@@ -14,17 +15,17 @@ from penstock.runtime.cargo import Cargo, unstowed
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.wire import SMALL_BYTES, Gone, Message, Wire
 
-__all__ = ["Line"]
+__all__ = ["Line", "take_back"]
 
 
 class Line:
     """One process and the blocks it knows. A dead process is a new line."""
 
-    def __init__(self, process: Process, blocks: Blocks) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
-        self.blocks = blocks
         self.wire = Wire(process.socket)
-        self._attached: set[int] = set()
+        #: blocks that the process maps, of whatever loader
+        self._attached: dict[int, Block] = {}
         self._poll = select.poll()
         self._fd = process.socket.fileno()
         self._poll.register(self._fd, select.POLLIN)
@@ -47,37 +48,55 @@ class Line:
             raise Gone
         return bool(events)
 
-    def block_for(self, nbytes: int) -> Block | None:
+    def block_for(self, blocks: Blocks, nbytes: int) -> Block | None:
         """A block of that size that the process knows; None for little, or if there is none."""
         if nbytes <= SMALL_BYTES:
             return None
-        block = self.blocks.acquire(nbytes)
+        block = blocks.acquire(nbytes)
         if block is None or block.number in self._attached:
             return block
-        dropped = self._attached - self.blocks.numbers()
-        self._attached -= dropped
+        fd = blocks.descriptor(block)
+        if fd is None:
+            block.release()
+            return None
         try:
-            self.wire.send(("attach", [(block.number, block.size)], list(dropped)), fds=[block.fd])
+            self.wire.send(("attach", [(block.number, block.size)], self._dropped()), fds=[fd])
         except BaseException:
-            self.take_back(block)
+            block.release()
             raise
-        self._attached.add(block.number)
+        finally:
+            os.close(fd)
+        self._attached[block.number] = block
         return block
 
-    def take_back(self, block: Block | None) -> None:
-        """A block is not needed any more; the process will not write to it."""
-        if block is not None:
-            self.blocks.release(block.number, block.generation)
+    def tidy(self) -> None:
+        """Tell the process of blocks that there are no more."""
+        if dropped := self._dropped():
+            self.wire.send(("attach", [], dropped))
 
-    def received(self, cargo: Cargo, message: Message, grant: Block | None) -> Chunk:
+    def _dropped(self) -> list[int]:
+        closed = [number for number, block in self._attached.items() if block.closed]
+        for number in closed:
+            del self._attached[number]
+        return closed
+
+    def received(self, blocks: Blocks, cargo: Cargo, message: Message, grant: Block | None) -> Chunk:
         """The chunk that came: views of the block it was granted, or copies if too much is out already."""
         if cargo.block is None:
-            self.take_back(grant)
+            take_back(grant)
             return unstowed(cargo, message.body)
         if grant is None or grant.number != cargo.block:
             raise Gone  # it speaks of a block that it was not given
-        if not self.blocks.scarce:
-            return unstowed(cargo, grant.array())
+        if not blocks.scarce:
+            chunk = unstowed(cargo, grant.array())
+            chunk.nbytes = grant.size
+            return chunk
         memory: Any = np.array(grant.view()[: cargo.nbytes])
-        self.take_back(grant)
+        take_back(grant)
         return unstowed(cargo, memory)
+
+
+def take_back(block: Block | None) -> None:
+    """A block is not needed any more; the process will not write to it."""
+    if block is not None:
+        block.release()

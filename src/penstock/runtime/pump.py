@@ -54,6 +54,9 @@ class _Pump:
         self._left = 0
         self._credits: deque[int | None] = deque()
         self._granted: deque[int | None] = deque()
+        #: bytes of the chunks that were sent and not read yet, and what they may take
+        self._unread: deque[int] = deque()
+        self._allowed: int | None = None
         self._run: Run | None = None
         self._closed = False
         self._told = 0.0
@@ -79,7 +82,8 @@ class _Pump:
                 self._changed.notify_all()
             del message
 
-    def _on_engine(self, message: Message) -> None:
+    def _on_engine(self, message: Message, allowed: int | None) -> None:
+        self._allowed = allowed
         try:
             self.engine = Engine(*unpack(message.body.data, message.fds))
             self.engine.asks = False
@@ -92,6 +96,8 @@ class _Pump:
 
     def _on_credit(self, message: Message, grant: int | None) -> None:
         self._credits.append(grant)
+        if self._unread:
+            self._unread.popleft()  # for this one there is credit again
 
     def _on_grant(self, message: Message, grant: int | None) -> None:
         self._granted.append(grant)
@@ -198,6 +204,16 @@ class _Pump:
             self._changed.wait_for(lambda: self._closed or self._left >= number or self._credits)
             return not self._closed and self._left < number
 
+    def _has_room(self, number: int, nbytes: int) -> bool:
+        """Wait until so much may be sent: at once if nothing else is on its way. False if nobody waits for it."""
+
+        def may_be_sent() -> bool:
+            return self._allowed is None or not self._unread or sum(self._unread) + nbytes <= self._allowed
+
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._left >= number or may_be_sent())
+            return not self._closed and self._left < number
+
     # ------------------------------------------------------------------ sending
 
     def _send_chunk(self, number: int, epoch: int, chunk: Chunk) -> None:
@@ -205,8 +221,11 @@ class _Pump:
         program = self.engine.lanes[self.engine.plan.root.number].program
         trace, places = chunk.trace, chunk.places
         chunk, layout = measured(chunk, program, epoch)
+        if not self._has_room(number, layout.nbytes):
+            return
         with self._changed:
             grant = self._credits.popleft()
+            self._unread.append(layout.nbytes)
         block = self._block_for(layout.nbytes, grant) if layout.nbytes > SMALL_BYTES else None
         body = written(layout, self.blocks, block)
         now = perf_counter()

@@ -28,7 +28,7 @@ from penstock.runtime.cargo import Cargo
 from penstock.runtime.chunk import Chunk
 from penstock.runtime.crew import LOCK, Crew, out_of
 from penstock.runtime.desk import READING, Desk, Sample, new_desk
-from penstock.runtime.line import Line
+from penstock.runtime.line import Line, take_back
 from penstock.runtime.remote_task import RemoteTask, described
 from penstock.runtime.remote_task import lost as lost_ticket
 from penstock.runtime.requests import laid_out, request_for
@@ -66,6 +66,8 @@ def work_remote(crew: Crew, first: list[Job | Pull], grow: bool, worker: Process
     except BaseException as exc:
         crew.failed(worker, exc)
     finally:
+        for client in crew.clients:
+            client.let_go()
         front.close()
 
 
@@ -215,7 +217,8 @@ class _Front:
         if len(self.out) == 1:
             job.stage_run.run.engine.tasks[self.worker] = job
         self.tidy()
-        sent.grant = line.block_for(lane.block_estimate.nbytes)
+        if not lane.budget.bounded or lane.block_estimate.alike:
+            sent.grant = line.block_for(lane.blocks, lane.block_estimate.nbytes)
         grant = None if sent.grant is None else sent.grant.number
         if job.chunks is not None:
             self.paused.pop(job.chunks.ticket, None)
@@ -238,7 +241,7 @@ class _Front:
             if self._unreplaced:
                 self.worker.renew()
                 self._unreplaced = False
-            self.line = Line(self.worker.process, self.executor.blocks)
+            self.line = Line(self.worker.process)
             fd, self.desk = new_desk()
             try:
                 self.line.wire.send(("desk",), fds=[fd])
@@ -251,7 +254,7 @@ class _Front:
         body: list[Any] = []
         if layout is not None:
             header = layout.header
-            block = line.block_for(layout.nbytes)
+            block = line.block_for(sent.job.stage_run.lane.blocks, layout.nbytes)
             if block is not None:
                 layout.write(block.view().data)
                 number = block.number
@@ -267,12 +270,14 @@ class _Front:
         for ticket in unwanted:
             self.paused.pop(ticket, None)
         gone = [number for number, parcel in self._programs.items() if parcel() is None]
-        if self.line is None or not (unwanted or gone):
-            return
         for number in gone:
             del self._programs[number]
+        if self.line is None:
+            return
         try:
-            self.line.wire.send(("forget", unwanted, gone))
+            if unwanted or gone:
+                self.line.wire.send(("forget", unwanted, gone))
+            self.line.tidy()
         except Gone:
             return  # whoever uses it next finds out
 
@@ -299,9 +304,12 @@ class _Front:
 
     def _on_need(self, line: Line, ticket: int, nbytes: int) -> None:
         sent = self.out[0]
-        line.take_back(sent.grant)
+        stage_run = sent.job.stage_run
+        with LOCK:
+            stage_run.needs(sent.job, nbytes)
+        take_back(sent.grant)
         sent.grant = None
-        sent.grant = line.block_for(nbytes)
+        sent.grant = line.block_for(stage_run.lane.blocks, nbytes)
         line.wire.send(("grant", None if sent.grant is None else sent.grant.number))
 
     def _on_chunk(self, line: Line, reply: Reply, message: Message) -> list[HandIn]:
@@ -311,13 +319,13 @@ class _Front:
         cargo: Cargo = reply.cargo
         lane = job.stage_run.lane
         lane.unit_bytes = cargo.nbytes // max(job.expected, 1) if reply.done else lane.unit_bytes
-        if cargo.block is not None:
+        if cargo.block is not None or (lane.budget.bounded and cargo.nbytes):
             lane.block_estimate.add(cargo.nbytes)
         for _, ticket in reply.returned:
-            line.take_back(self._lent.pop(ticket, None))
+            take_back(self._lent.pop(ticket, None))
         done = reply.done
         try:
-            chunk = line.received(cargo, message, sent.grant)
+            chunk = line.received(lane.blocks, cargo, message, sent.grant)
             if reply.kept is not None:
                 for key, samples, places in OTHER[1](reply.kept):
                     lane.program.store.put(key, samples, places)
@@ -459,15 +467,13 @@ class _Front:
 
     def _take_back(self, sent: _Sent) -> None:
         """A ticket was not sent after all."""
-        if self.line is not None:
-            self.line.take_back(sent.grant)
-            self.line.take_back(self._lent.pop(sent.ticket, None))
+        take_back(sent.grant)
+        take_back(self._lent.pop(sent.ticket, None))
 
     def _take_back_all(self) -> None:
         """The process will not write any more: all blocks that it was given are free."""
         for block in [*(sent.grant for sent in self.out), *self._lent.values()]:
-            if block is not None:
-                self.executor.blocks.release(block.number, block.generation)
+            take_back(block)
         self._lent.clear()
 
     def close(self) -> None:

@@ -276,9 +276,9 @@ class _Serving:
         self.desk.take(0)
 
     def _block_for(self, opened: _Open, nbytes: int) -> int | None:
-        """A block to write to: the one that came with the ticket, or another if that is too small."""
+        """A block to write to: the one that came with the ticket, or another if that does not fit."""
         grant = opened.grant
-        if fits(self.blocks, grant, nbytes):
+        if fits(self.blocks, grant, nbytes, tightly=opened.request.portion > 0):
             return grant
         self.wire.send(("need", opened.request.ticket, nbytes))
         while True:

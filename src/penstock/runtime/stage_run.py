@@ -55,6 +55,8 @@ class Lane:
         #: its tickets are run by other processes, and this is what they are sent
         self.remote = crew is not None and crew.executor.remote
         self.parcel: Any = None
+        #: the loader's blocks, in which what they make comes back
+        self.blocks: Any = None
         #: its source stays here, and what is read of it travels with the tickets
         self.reads_here = self.remote and isinstance(stage.feed, Indexed) and bool(stage.feed.source.stays)
         self.number = next(_numbers)
@@ -65,7 +67,7 @@ class Lane:
         self.helpable = not self.remote and stage.at_hand and not any(step.op.calls_user for step in stage.steps)
         self.sizer = Sizer(TARGET_REMOTE_S if self.remote else TARGET_S)
         self.estimate = Estimate()
-        #: the largest of the last chunks that came in a block
+        #: the size of the last chunks that came in a block; with a bound on memory, of all that came
         self.block_estimate = Estimate()
         #: bytes that came of one unit of the last ticket
         self.unit_bytes = 0
@@ -240,6 +242,8 @@ class StageRun:
         lane = self.lane
         if self.cancelled or self._paused or self.outlet.failed or self._tailed or lane.queued >= lane.in_flight:
             return None
+        if lane.budget.bounded and not (lane.estimate.largest and lane.budget.admits(lane.estimate.largest)):
+            return None  # one that waits cannot be held back any more, whatever the one before it takes
         units = self._room()
         size = min(units, lane.sizer.size)
         if not units or self.inlet.available(size * lane.cap) < size * lane.cap * lane.stage.unit:
@@ -432,8 +436,17 @@ class StageRun:
     def _reserved(self, job: Job) -> Job:
         if self.lane.budget.bounded:
             job.reserved = self.lane.estimate.nbytes
+            if self.lane.remote:
+                job.reserved += job.ticket.nbytes  # its samples go to the process as a copy
             self.lane.budget.take(job.reserved)
         return job
+
+    def needs(self, job: Job, nbytes: int) -> None:
+        """The chunk of a job is about to be written, and takes so much: known earlier than when it is handed in."""
+        budget = self.lane.budget
+        if budget.bounded and not self.cancelled and nbytes > job.reserved:
+            budget.take(nbytes - job.reserved)
+            job.reserved = nbytes
 
     def _pulling(self, most: int) -> Pull:
         assert isinstance(self.inlet, StreamInlet)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.memory.block import Blocks
 from penstock.plan.plan import Joined, Plan, Stage
+from penstock.runtime.budget import Budget
 from penstock.runtime.stage_run import Lane
 
-__all__ = ["joint_tally", "lane_tally"]
+__all__ = ["joint_tally", "lane_tally", "memory_tally"]
 
 _SUMS = ("working_s", "cpu_s", "reading_s", "waiting_input_s", "waiting_room_s", "samples")
 
@@ -23,6 +25,15 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
         out[f"{name}.occupancy"] = lane.counters.occupancy
         out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
     return out
+
+
+def memory_tally(budget: Budget, blocks: Blocks) -> dict[str, float]:
+    """What `memory=` counts, and what blocks take."""
+    return {
+        "memory.bytes": budget.used,
+        "memory.blocks_bytes": blocks.nbytes,
+        "memory.blocks_peak_bytes": blocks.peak_bytes,
+    }
 
 
 def joint_tally(plan: Plan, memos: Mapping[Any, dict[str, Any]]) -> dict[str, float]:

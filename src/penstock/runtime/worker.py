@@ -124,6 +124,7 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
         return partial(run.engine.pulled, job, pulled, watch.spent)
     stint = _Stint(job, worker, Watch())
     try:
+        run.engine.blocks.trim()
         program = job.stage_run.lane.program
         begins = job.chunks is None
         if begins:
@@ -236,14 +237,16 @@ def joined(job: Job, parts: list[Chunk], done: bool) -> Chunk | None:
     """The chunks of a job as one, without what it had handed in before it was begun again."""
     if not parts:
         return None
+    in_blocks = sum(part.nbytes for part in parts)
     chunk = job.progress.news(Chunk.join(parts), job.ticket)
     if not done:
         job.progress.handed_in(chunk)
     lane = job.stage_run.lane
     if lane.identities is not None:
         lane.identities.note(job.stage_run.inlet.epoch, chunk.places)
+    chunk.nbytes = 0
     if lane.budget.bounded:
-        chunk.nbytes = sum(map(nbytes, chunk.samples))
+        chunk.nbytes = max(in_blocks, sum(map(nbytes, chunk.samples)))
         job.made_bytes = 0
     return chunk
 
