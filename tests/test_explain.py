@@ -5,6 +5,7 @@ import re
 import threading
 
 import numpy as np
+import pytest
 from tests.cases import for_each
 
 import penstock as ps

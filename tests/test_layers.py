@@ -19,6 +19,7 @@ LAYERS = [
     ["executors.newborn"],
     ["executors.ending", "executors.servers"],
     ["executors.startup"],
+    ["executors.templates"],
     ["checks", "tensors"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     # which samples of a source to use, and whose turn it is

@@ -778,7 +778,7 @@ def test_what_it_is_and_what_to_do_is_told(told):
 
 def test_an_object_of_h5py_is_to_be_opened_in_the_worker(tmp_path):
     h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "a.h5", "w") as file, pytest.raises(PlanError, match="open the file in the worker"):
+    with h5py.File(tmp_path / "a.h5", "w") as file, pytest.raises(PlanError, match="open for writing"):
         pack(closed_over(file), "map(f)")
 
 
@@ -838,8 +838,8 @@ def test_a_large_program_warns_and_names_what_makes_it_large():
     fn = by_value(helper)
     fn.__globals__.update(LOCK=vocabulary)
     told = (
-        r"map\(f\) at a.py:1 is 1\d.\d MB to send to each worker, most of it its global 'LOCK' "
-        r"\(a dict, 1\d.\d MB\); make it an array, .* or read it in the worker with ps.per_worker"
+        r"map\(f\) at a.py:1 is 1\d.\d MB pickled, most of it its global 'LOCK' "
+        r"\(a dict, 1\d.\d MB\), .*; make it an array, .* or read it in the worker with ps.per_worker"
     )
     with pytest.warns(RuntimeWarning, match=told) as caught:
         pack([fn, 1], "the program", [("map(g)", 1), ("map(f) at a.py:1", fn)])
@@ -847,7 +847,7 @@ def test_a_large_program_warns_and_names_what_makes_it_large():
 
 
 def test_a_program_that_is_large_all_over_is_named_as_a_whole():
-    with pytest.warns(RuntimeWarning, match="^the program is 15.0 MB to send to each worker; make"):
+    with pytest.warns(RuntimeWarning, match="^the program is 15.0 MB pickled, and each worker"):
         pack([bytes([n]) * 5_000_000 for n in range(3)], "the program")
 
 

@@ -104,8 +104,18 @@ def state(pid: int) -> str:
 
 
 def workers() -> list[int]:
-    """The processes that fork servers of this process have forked."""
-    return [pid for server in children() for pid in children(server)]
+    """The processes that fork servers and templates of this process have forked."""
+    known = set(templates())
+    forked = [pid for server in children() for pid in children(server)]
+    return [pid for pid in forked if pid not in known] + [pid for one in known for pid in children(one)]
+
+
+def templates() -> list[int]:
+    """The templates of this process."""
+    from penstock.executors import servers
+    from penstock.executors.templates import Template
+
+    return [one.pid for one in list(servers._servers.values()) if isinstance(one, Template) and not one.dead]
 
 
 def kill(pid: int, signum: int = signal.SIGKILL) -> None:

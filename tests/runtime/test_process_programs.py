@@ -69,7 +69,7 @@ def test_a_program_of_more_than_10_mb_warns_and_names_what_makes_it_so(monkeypat
     (warning,) = caught
     text = str(warning.message)
     assert text.startswith("map(look_up) at test_process_programs.py:")
-    assert " MB to send to each worker, most of it its global 'WORDS' (a dict, " in text
+    assert " MB pickled, most of it its global 'WORDS' (a dict, " in text
     assert "make it an array, which all workers share, or read it in the worker with ps.per_worker" in text
 
 

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
+import pytest
 from tests.cases import for_each
 from tests.runtime.helpers import LAYOUTS, Gate, await_event, begin_with, placed
 from tests.runtime.process_helpers import await_true

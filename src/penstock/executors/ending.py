@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -158,13 +159,19 @@ def has_pidfd() -> bool:
     return True
 
 
-def readable(fd: int, timeout_s: float | None) -> bool:
-    """Wait until there is something to read, or the end, on `fd`."""
+def readable(fd: int, timeout_s: float | None, others: Sequence[int] = ()) -> list[int]:
+    """Wait until there is something to read, or the end, on `fd`, or until one of the others is shut down.
+
+    Returns those of which that is so.
+    """
     if fd < 0:
-        return True
+        return [fd]
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1e3))
+    for other in others:
+        if other >= 0:
+            poll.register(other, 0)
+    return [one for one, _ in poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1e3)]
 
 
 def _exit_of(status: int, peak_bytes: int) -> Exit:

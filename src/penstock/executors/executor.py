@@ -91,6 +91,13 @@ class Executor(ABC):
         Several threads may do so at once. Workers may all end, and others be started later.
         """
 
+    def expect(self, program: Any) -> None:
+        """Workers that are started from now on are going to run this program, where they are `remote`."""
+
+    def unshared(self, program: Any) -> str:
+        """Why each worker loads such a program by itself, as far as that is known; empty if none does."""
+        return ""
+
     def close(self) -> None:
         """Called after all workers have ended."""
 

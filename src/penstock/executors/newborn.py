@@ -14,6 +14,10 @@ Guarantees in the new process:
   had at the start; standard input is empty.
 * Interrupts from the terminal and SIGTERM do not reach it: its parent decides when it ends.
 * It holds no descriptor of its siblings, of the server or, when forked, of its parent's other processes.
+
+A *template* is a worker process that becomes a server: it loads what its workers are going to run, once, and
+is then forked for each of them. If what it has loaded would not survive a fork, it hands every order on to the
+server that it was forked from, and says why.
 """
 
 from __future__ import annotations
@@ -29,12 +33,13 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from types import ModuleType
 from typing import Any, NoReturn
 
-__all__ = ["END", "PID", "RSS_UNIT", "Request", "flush", "fork", "main", "run"]
+__all__ = ["END", "PID", "RSS_UNIT", "VERDICT", "Request", "flush", "fork", "main", "run"]
 
 #: plain values only, carried by `marshal` through a file: an environment has no upper size
 Request = dict[str, Any]
@@ -43,6 +48,11 @@ Request = dict[str, Any]
 PID = struct.Struct("<q")
 #: and at its end: the status that wait4 gave, and the most memory it had, in bytes
 END = struct.Struct("<qq")
+
+#: what a template tells the parent when it has loaded its programs: bytes of the reason why workers cannot be
+#: forked from it, and then the reason; 0 if they can
+VERDICT = struct.Struct("<q")
+_MOST_REASON = 2000
 
 #: descriptors of one order to the server: status, request, socket, lifeline, standard output and error. Status
 #: first: if the server has no room for all, it can say so.
@@ -119,10 +129,16 @@ def _preload(request: Request, control_fd: int) -> None:
 
 
 class _Server:
-    """The loop: one thread, and no answer over the control socket, so parents need not take turns to ask."""
+    """The loop: one thread, and no answer over the control socket, so parents need not take turns to ask.
 
-    def __init__(self, control: socket.socket) -> None:
+    `own` are descriptors that its children close. With a `relay`, the control socket of another server, that
+    one gets all orders.
+    """
+
+    def __init__(self, control: socket.socket, own: Sequence[int] = (), relay: socket.socket | None = None) -> None:
         self.control = control
+        self.own = own
+        self.relay = relay
         self.status: dict[int, int] = {}  # of living children, by pid
         self.lifelines: dict[int, int] = {}  # their pids, by lifeline
         self.woken, self.waker = os.pipe()
@@ -153,20 +169,25 @@ class _Server:
 
     def take_order(self) -> bool:
         """False if there will be no more."""
-        fds = array.array("i")
-        space = socket.CMSG_SPACE(_ORDER * fds.itemsize)
-        data, ancillary, _, _ = self.control.recvmsg(1, space, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-        for level, kind, content in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        for fd in fds:
-            os.set_inheritable(fd, False)
+        data, fds = received(self.control, _ORDER)
         if len(fds) == _ORDER:
-            self.start(*fds)
+            if self.relay is not None:
+                self.hand_on(fds)
+            else:
+                self.start(*fds)
         elif fds:
             _tell(fds[0], PID.pack(-errno.EMFILE))
             _close(*fds)
         return bool(data)
+
+    def hand_on(self, fds: list[int]) -> None:
+        """Have the other server start the process."""
+        assert self.relay is not None
+        try:
+            socket.send_fds(self.relay, [b"+"], fds, getattr(socket, "MSG_NOSIGNAL", 0))
+        except OSError as exc:
+            _tell(fds[0], PID.pack(-(exc.errno or errno.EAGAIN)))
+        _close(*fds)
 
     def start(self, status: int, request: int, sock: int, lifeline: int, out: int, err: int) -> None:
         try:
@@ -189,7 +210,7 @@ class _Server:
         try:
             signal.set_wakeup_fd(-1)
             self.control.close()
-            _close(status, self.woken, self.waker, *self.status.values(), *self.lifelines)
+            _close(status, self.woken, self.waker, *self.status.values(), *self.lifelines, *self.own)
             os.dup2(out, 1)
             os.dup2(err, 2)
             _close(out, err)
@@ -213,6 +234,19 @@ class _Server:
             with suppress(KeyError):
                 self.poll.unregister(lifeline)
             _close(fd, lifeline)
+
+
+def received(control: socket.socket, most: int) -> tuple[bytes, list[int]]:
+    """One byte, empty at the end, and the descriptors that came with it."""
+    fds = array.array("i")
+    flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+    data, ancillary, _, _ = control.recvmsg(1, socket.CMSG_SPACE(most * fds.itemsize), flags)
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return data, list(fds)
 
 
 def _tell(fd: int, message: bytes) -> None:
@@ -243,7 +277,11 @@ def run(request: Request, sock: int, lifeline: int) -> NoReturn:
         end = socket.socket(fileno=sock)
         end.setblocking(True)
         module, _, function = request["entry"].partition(":")
-        attrgetter(function)(importlib.import_module(module))(end, request["name"])
+        entry = attrgetter(function)(importlib.import_module(module))
+        if request["template"]:
+            _be_template(entry, end, lifeline)
+        else:
+            entry(end, request["name"])
         code = 0
     except SystemExit as exc:
         code = _code_of(exc)
@@ -251,6 +289,26 @@ def run(request: Request, sock: int, lifeline: int) -> NoReturn:
         _print_exception()
     finally:
         _finish(code)
+
+
+def _be_template(load: Callable[[socket.socket], str], control: socket.socket, lifeline: int) -> None:
+    """Load what workers need, say whether they can be forked from here, and serve orders.
+
+    First comes the control socket of the server that forked this one; `load` takes in what comes after it.
+    """
+    (relay_fd,) = received(control, 1)[1]
+    relay = socket.socket(fileno=relay_fd)
+    gc.disable()
+    why = load(control).encode()[:_MOST_REASON]
+    flush()
+    # What is loaded now is never garbage; looking at it would copy its pages in every worker.
+    gc.freeze()
+    control.sendall(VERDICT.pack(len(why)) + why)
+    if why:
+        _Server(control, [], relay).run()
+    else:
+        relay.close()
+        _Server(control, [lifeline]).run()
 
 
 def hung_up(fd: int) -> int:

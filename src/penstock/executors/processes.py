@@ -9,7 +9,6 @@ count for its bound on memory and end with it.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal
@@ -17,6 +16,7 @@ from typing import Any, ClassVar, Literal
 from penstock.errors import PlanError
 from penstock.executors.executor import Executor, Pool
 from penstock.executors.startup import Process, StartOptions
+from penstock.executors.templates import Loadable, Templates
 from penstock.executors.threads import ThreadWorker
 from penstock.memory.block import Blocks
 
@@ -53,17 +53,14 @@ class ProcessWorker(ThreadWorker):
         return self.process
 
     def interrupt(self) -> None:
-        try:
-            self.process.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # it has ended
+        self.process.hang_up()
 
     def forgo(self) -> None:
         if self.front is not None:
             self.front.forgo()
 
     def stack(self) -> str:
-        return f"  in process {self.process.pid}"
+        return f"  in {self.process!r}"
 
 
 class ProcessExecutor(Executor):
@@ -75,6 +72,7 @@ class ProcessExecutor(Executor):
     def __init__(self, options: StartOptions | None = None, on_death: OnDeath = "restart") -> None:
         self.options = options or StartOptions()
         self.on_death = on_death
+        self.templates = Templates(self.options)
 
     @classmethod
     def of(cls, pool: Pool | None) -> ProcessExecutor:
@@ -85,7 +83,15 @@ class ProcessExecutor(Executor):
 
     def new_process(self, name: str) -> Process:
         """Start a process; it is ready later."""
-        return Process(_ENTRY, name, self.options)
+        return self.templates.new_process(_ENTRY, name)
+
+    def expect(self, program: Loadable) -> None:
+        """Workers that are started from now on are going to run this program."""
+        self.templates.add(program)
+
+    def unshared(self, program: Loadable) -> str:
+        """Why each worker loads such a program by itself, as far as that is known; empty if none does."""
+        return self.templates.why_not(program)
 
     def start(self, work: Callable[[Any], Any], name: str) -> ProcessWorker:
         return ProcessWorker(work, name, self)
@@ -115,8 +121,9 @@ def _memory_bytes() -> int:
 class Processes(Pool):
     """A pool of processes that several pipelines share: ``map(fn, on=pool)``.
 
-    ``workers=`` of an op on the pool is then a cap within it. Functions need no main guard: lambdas,
-    closures and what is defined in a script or a notebook are sent as they are.
+    ``workers=`` of an op on the pool is then a cap within it. A script needs no main guard: lambdas,
+    closures and what is defined in a script or a notebook are sent as they are. Modules that these use
+    are imported once, in a process from which the workers are forked.
 
     A process that dies is replaced and its work redone; with ``on_death="raise"`` it ends the run in
     ``ps.WorkerDied``. ``start`` is ``"forkserver"`` (where there is one), ``"spawn"`` or ``"fork"``.

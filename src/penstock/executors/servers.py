@@ -11,6 +11,8 @@ Guarantees:
   for. It ends with this process, however this process ends.
 * A server that was killed is replaced at the next start.
 * A forked child of this process has no part in its servers, and starts its own.
+
+Templates (`penstock.executors.templates`) are servers too, and end by the same rules.
 """
 
 from __future__ import annotations
@@ -30,14 +32,27 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from penstock import system
 from penstock.errors import PenstockError
 from penstock.executors import newborn
 from penstock.interrupts import uninterrupted
 
-__all__ = ["Server", "acquire", "close_all", "keep", "launch", "release", "replace", "request_file", "starting"]
+__all__ = [
+    "Server",
+    "acquire",
+    "add",
+    "close_all",
+    "discard",
+    "join",
+    "keep",
+    "launch",
+    "release",
+    "replace",
+    "request_file",
+    "starting",
+]
 
 #: what a server loads; a module that there is not is left out
 PRELOAD = ("numpy", "numpy.random", "msgspec", "cloudpickle", "penstock.runtime.serving")
@@ -79,10 +94,19 @@ class Server:
         finally:
             theirs.close()
 
+    @property
+    def control(self) -> socket.socket:
+        """Where orders are sent. Closed once the server has been."""
+        return self._control
+
+    @property
+    def loading(self) -> bool:
+        """It has begun to load programs, which may take any time, and orders wait until it has."""
+        return False
+
     def order(self, fds: Sequence[int]) -> None:
         """Hand over what a new process gets. One byte and its descriptors arrive together or not at all."""
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-        self._control.sendmsg([b"+"], [rights], getattr(socket, "MSG_NOSIGNAL", 0))
+        send_with(self.control, fds)
 
     def close(self) -> None:
         """End it, with all processes it has left, and wait until it has gone."""
@@ -138,6 +162,30 @@ def acquire(key: Key, environ: Mapping[str, str], *, warm: bool = False) -> Serv
         _settle()
 
 
+def add(server: Server) -> None:
+    """Count a server that the caller has started, and that the caller uses, among the others."""
+    with starting:
+        server.users = 1
+        _servers[server.key] = server
+
+
+def join(server: Server) -> bool:
+    """Use a server that is there already; False if it is not any more."""
+    with starting:
+        if _servers.get(server.key) is not server:
+            return False
+        server.users += 1
+        return True
+
+
+def discard(server: Server) -> None:
+    """A server has died: nobody shall use it any more."""
+    with starting:
+        if _servers.get(server.key) is server:
+            del _servers[server.key]
+    server.close()  # others may still count on it, but it is of no use to them
+
+
 @uninterrupted()
 def release(server: Server, *, warm: bool = False) -> None:
     """Give a server back, as it was acquired. Waits until it has ended if nobody else uses it."""
@@ -148,10 +196,7 @@ def release(server: Server, *, warm: bool = False) -> None:
 @uninterrupted()
 def replace(server: Server, environ: Mapping[str, str]) -> Server:
     """Another server instead of one that has died."""
-    with starting:
-        if _servers.get(server.key) is server:
-            del _servers[server.key]
-    server.close()  # others may still count on it, but it is of no use to them
+    discard(server)
     release(server)
     return acquire(server.key, environ)
 
@@ -209,14 +254,25 @@ def launch(request: newborn.Request, fds: Sequence[int], environ: Mapping[str, s
     return process.pid
 
 
+def send_with(control: socket.socket, fds: Sequence[int]) -> None:
+    """Send one byte, and descriptors with it."""
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+    control.sendmsg([b"+"], [rights], getattr(socket, "MSG_NOSIGNAL", 0))
+
+
 @contextmanager
 def request_file(request: newborn.Request) -> Iterator[int]:
     """A file without a name that holds the request; its descriptor."""
-    fd = system.memory_file("penstock-request")
-    with tempfile.TemporaryFile() if fd is None else open(fd, "w+b") as file:
+    with unnamed_file() as file:
         marshal.dump(request, file)
         file.flush()
         yield file.fileno()
+
+
+def unnamed_file() -> IO[bytes]:
+    """A new file in memory, or on disk where the system has none in memory; gone when nobody has it open."""
+    fd = system.memory_file("penstock-request")
+    return tempfile.TemporaryFile() if fd is None else open(fd, "w+b")
 
 
 @contextmanager

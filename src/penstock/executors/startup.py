@@ -99,18 +99,30 @@ class Process:
 
     It calls `entry`, written "module:function", with its end of the `socket` and its name, and ends when
     that returns. This returns before the process is up.
+
+    Given a `template` that the caller has joined, the process is forked from that, and lets go of it at its
+    end; ConnectionError if the template has died. With `is_template` the process becomes one.
     """
 
     @uninterrupted()
-    def __init__(self, entry: str, name: str, options: StartOptions = StartOptions()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        entry: str,
+        name: str,
+        options: StartOptions = StartOptions(),  # noqa: B008
+        template: servers.Server | None = None,
+        is_template: bool = False,
+    ) -> None:
         method, environ = options.chosen(), options.environ()
         self.name = name
         self._lock = threading.RLock()  # of the garbage collector and signal handlers, too; never held for long
         self._closed = self._elsewhere = False
+        #: it was killed or hung up on: if it is not born yet, nobody waits for that
+        self._unwanted = False
         #: a lock for each who waits on a descriptor of this process, which it has while it waits
         self._waiting: set[threading.Lock] = set()
         self._end: ServedChild | OwnChild | None = None
-        self._server: servers.Server | None = None
+        self._server: servers.Server | None = template
         self._tie: int | None = None
         self._theirs: tuple[int, ...] = ()
         #: the parent's end: a blocking stream
@@ -120,13 +132,14 @@ class Process:
                 _living[id(self)] = self
                 self._make_descriptors(method)
             request = self._request(entry, options, environ)
+            request["template"] = is_template
             if method == "forkserver":
                 self._order(request, options, environ)
             else:
                 self._start_own(method, request, environ)
         except BaseException as exc:
             self.close()
-            if isinstance(exc, OSError):
+            if isinstance(exc, OSError) and not (template is not None and isinstance(exc, ConnectionError)):
                 raise WorkerDied(f"the process {name} could not be started: {_why(exc)}") from exc
             raise
         finally:
@@ -165,10 +178,16 @@ class Process:
         }
 
     def _order(self, request: newborn.Request, options: StartOptions, environ: dict[str, str]) -> None:
-        self._server = servers.acquire(options.server_key(environ), environ)
+        template = self._server
+        if template is None:
+            self._server = servers.acquire(options.server_key(environ), environ)
+        assert self._server is not None
         sock, lifeline, status = self._theirs
         with servers.request_file(request) as file, _standard_streams() as (out, err):
             fds = (status, file, sock, lifeline, out, err)
+            if template is not None:
+                template.order(fds)
+                return
             for left in reversed(range(_ORDERS)):
                 try:
                     self._server.order(fds)
@@ -219,6 +238,11 @@ class Process:
             raise WorkerDied(f"the process {self.name} could not be started: {why}")
         return end.pid
 
+    @property
+    def server(self) -> servers.Server | None:
+        """The server that it is forked from; None if it was started otherwise, or is closed."""
+        return self._server
+
     def ended_fileno(self) -> int:
         """A descriptor that is readable as soon as the process has ended, and not before; -1 after `close`.
 
@@ -233,6 +257,8 @@ class Process:
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return None
+            if end.pid is None and self._loading and self._unwanted:
+                return UNKNOWN  # its template will get to it, and not fork
             if self._readable(end, left_s) and self._tie is not None:
                 time.sleep(0.0005)  # it has let go of its descriptors, but not ended yet
         return end.exit
@@ -243,10 +269,17 @@ class Process:
             if self._closed or self._elsewhere:
                 return
             # Rather than closed: a library's fork may hold a copy.
+            self._unwanted = True
             with suppress(OSError):
                 self._lifeline.shutdown(socket.SHUT_RDWR)
             if self._end is not None:
                 self._end.kill()
+
+    def hang_up(self) -> None:
+        """Shut the socket down: the process sees the end, and whoever waits here for its birth goes on."""
+        self._unwanted = True
+        with suppress(OSError):  # it has ended
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     @uninterrupted()
     def close(self) -> None:
@@ -277,15 +310,30 @@ class Process:
             return self._end
 
     def _await_birth(self) -> ServedChild | OwnChild:
+        """Wait until it is born, or until nobody wants it any more."""
         deadline = time.monotonic() + _BIRTH_S
-        while (end := self._look()).pid is None and end.exit is None and not self._closed:
-            if not self._readable(end, deadline - time.monotonic()):
+        wakers = [self.socket, self._lifeline]
+        while (end := self._look()).pid is None and end.exit is None and not self._closed and not self._unwanted:
+            if self._loading:
+                deadline = time.monotonic() + _BIRTH_S
+            with self.held():
+                others = [waker.fileno() for waker in wakers]
+                seen = readable(end.fd, deadline - time.monotonic(), others)
+            if not seen and not self._loading:
                 break
+            if any(fd in seen for fd in others):
+                wakers = []  # shut down here, or by its end, of which there will be word
         return end
+
+    @property
+    def _loading(self) -> bool:
+        """It waits for its template."""
+        server = self._server
+        return server is not None and server.loading
 
     def _readable(self, end: ServedChild | OwnChild, timeout_s: float | None) -> bool:
         with self.held():
-            return readable(end.fd, timeout_s)
+            return bool(readable(end.fd, timeout_s))
 
     @contextmanager
     def held(self) -> Iterator[None]:

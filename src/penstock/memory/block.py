@@ -261,6 +261,10 @@ class Blocks:
         self._settle()
         return stats
 
+    def bound(self, spare: Callable[[int], int] | None) -> None:
+        """Ask this from now on how many idle bytes may be kept."""
+        self._spare = spare
+
     def close(self) -> None:
         """Give everything back; what is still looked at, when the last view dies. May be called again.
 

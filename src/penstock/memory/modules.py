@@ -1,15 +1,20 @@
-"""Which modules another process would find under the same name. What is in the others has to be sent by value."""
+"""Which modules another process would find under the same name. What is in the others has to be sent by value.
+
+Also which modules a function imports while it runs, so that another process can have them at hand.
+"""
 
 from __future__ import annotations
 
+import dis
 import os
 import sys
 import weakref
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["importable"]
+__all__ = ["importable", "imported_by"]
 
 _verdicts: weakref.WeakKeyDictionary[ModuleType, bool] = weakref.WeakKeyDictionary()
 
@@ -56,3 +61,26 @@ def _spec(name: str, path: Any) -> ModuleSpec | None:
         if found is not None:
             return found
     return None
+
+
+def imported_by(obj: Any) -> Iterator[str]:
+    """Modules that a function, or a method of a class, imports in its body, if they are imported here already.
+
+    Only those: what the program has not needed so far, it may not need, or not be able to import.
+    """
+    if isinstance(obj, FunctionType):
+        yield from _imports(obj.__code__)
+    elif isinstance(obj, type):
+        for value in vars(obj).values():
+            if isinstance(value, FunctionType):
+                yield from _imports(value.__code__)
+
+
+def _imports(code: CodeType) -> Iterator[str]:
+    if any(name in sys.modules for name in code.co_names):
+        for instruction in dis.get_instructions(code):
+            if instruction.opname == "IMPORT_NAME" and instruction.argval in sys.modules:
+                yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _imports(constant)

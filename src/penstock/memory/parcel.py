@@ -9,6 +9,8 @@ Guarantees:
 * A worker gets the values of the moment of `pack`. It may write to an array that the parent could write to:
   that page becomes the worker's own, and nobody else sees it.
 * A `np.memmap` is opened again by its file name, and never copied. No worker writes to the file.
+* h5py files, groups and data sets are opened again by file and name, in each worker that uses them.
+* A list of 1 MB and more of strings, numbers and tuples of these is in shared memory too, see `packed`.
 * What cannot be sent is a PlanError that names it, before any worker has started.
 * A parcel has few descriptors, whatever the number of arrays: one, and one for each parcel it shares with.
 """
@@ -27,9 +29,10 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, update_wrapper
-from types import FunctionType, ModuleType
+from itertools import count
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -38,16 +41,19 @@ from numpy.typing import NDArray
 
 from penstock import system
 from penstock.errors import PenstockError, PlanError
-from penstock.memory import SHARED_BYTES
+from penstock.memory import SHARED_BYTES, hdf5
 from penstock.memory.block import Block, single_block
-from penstock.memory.modules import importable
+from penstock.memory.modules import importable, imported_by
+from penstock.memory.packed import PackedList, pack_list, worth_packing
 from penstock.memory.segment import SENDABLE, Mapping, same_bytes
 from penstock.memory.unsendable import Part, Unsendable, explained, heaviest
 
 __all__ = ["Parcel", "pack", "unpack"]
 
-#: a pickle of more than this is slow to send to each worker, and is there once per worker
+#: a pickle of more than this takes long to load, and workers copy what they use of it
 _MOST_BYTES = 10_000_000
+#: a shorter list is pickled as it is
+_LONG_LIST = 1000
 #: where an array starts in its block: a page of its own, so that what one array has written copies no other
 _ALIGN = 4096
 
@@ -61,6 +67,7 @@ _PICKLED_BY_TORCH = {
     "complex64", "complex128",
 }  # fmt: skip
 
+_NAMED = (FunctionType, BuiltinFunctionType)
 _Reduced: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 _Cached = type(lru_cache(len))
 _Bytes: TypeAlias = NDArray[np.uint8]
@@ -85,6 +92,12 @@ class Parcel:
     #: shared memory with its large arrays; send their descriptors in this order
     blocks: list[Block]
     _copies: list[_Copy]
+    #: packages that unpacking it imports
+    packages: frozenset[str] = frozenset()
+    #: modules that its functions import when they are called, and that are imported here
+    later: tuple[str, ...] = ()
+    #: its name among the parcels of this process
+    token: int = field(default_factory=count(1).__next__)
 
     @property
     def nbytes(self) -> int:
@@ -114,12 +127,13 @@ def pack(value: Any, what: str, parts: Sequence[Part] = ()) -> Parcel:
     """
     with _lock:
         try:
-            file, sources = _pickled(value)
+            file, pickler = _pickled(value)
         except (PenstockError, MemoryError):
             raise
         except Exception as exc:
             raise explained(exc, what, value, parts, _measured) from exc
-        blocks, copies = _shared(sources, what)
+        blocks, copies = _shared(pickler.sources, what)
+        pickler.sources.clear()
         numbers = {id(block): number for number, block in enumerate(blocks)}
         for copy in copies:
             file.write(_PLACE.pack(numbers[id(copy.block)], copy.offset, copy.nbytes))
@@ -127,7 +141,7 @@ def pack(value: Any, what: str, parts: Sequence[Part] = ()) -> Parcel:
         data = file.getvalue()
         if len(data) > _MOST_BYTES:
             warnings.warn(heaviest(len(data), what, value, parts, _measured), RuntimeWarning, stacklevel=2)
-    return Parcel(data, blocks, copies)
+    return Parcel(data, blocks, copies, frozenset(pickler.packages), tuple(pickler.later))
 
 
 def unpack(data: bytes | memoryview, fds: Sequence[int]) -> Any:
@@ -149,7 +163,37 @@ def unpack(data: bytes | memoryview, fds: Sequence[int]) -> Any:
                 f"{len(fds)} blocks came with the program, and they are not those it was packed with"
             )
         buffers.append(memory[block][start : start + nbytes])
-    return pickle.loads(data, buffers=buffers)  # heeds nothing behind the end of the pickle
+    return _Unpickler(_Readable(data), buffers=buffers).load()  # heeds nothing behind the end of the pickle
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, packed: PackedList) -> PackedList:
+        return packed
+
+
+class _Readable:
+    """Bytes as a file, without the copy that `io.BytesIO` would make."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data).cast("B")
+        self._at = 0
+
+    def read(self, size: int = -1) -> bytes:
+        end = len(self._data) if size < 0 else self._at + size
+        found = bytes(self._data[self._at : end])
+        self._at += len(found)
+        return found
+
+    def readinto(self, memory: Any) -> int:
+        found = self._data[self._at : self._at + len(memory)]
+        memory[: len(found)] = found
+        self._at += len(found)
+        return len(found)
+
+    def readline(self) -> bytes:
+        line = bytes(self._data[self._at :]).partition(b"\n")
+        self._at += len(line[0]) + len(line[1])
+        return line[0] + line[1]
 
 
 # Pickling.
@@ -177,14 +221,19 @@ class _Source:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Leaves large buffers out of the pickle; they are `sources`, in the order in which they are wanted.
 
-    It overrides reductions, and not `persistent_id`: pickle then remembers the array by itself, so that an
-    array that is met twice is one array in the worker too, and numbers and strings cost no call.
+    Arrays are reductions, so that pickle remembers them by itself, and an array that is met twice is one array
+    in the worker too. Lists can be caught by `persistent_id` only. What that returns is pickled in place of the
+    list: a `_Long`, one for each list, and so pickle remembers that.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=5, buffer_callback=self._buffer)
         self.sources: list[_Source] = []
         self.by_value: list[ModuleType] = []
+        #: packages that unpickling imports, and modules that functions import when they are called
+        self.packages: set[str] = set()
+        self.later: dict[str, None] = {}
+        self._long: dict[int, _Long] = {}
         self._pending: dict[int, _Source] = {}
         self._files: dict[int, _File] = {}
         self._special: dict[type, Callable[[Any], Any]] = {
@@ -192,9 +241,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             np.memmap: self._memmap,
             io.TextIOWrapper: _text_file,
             _Cached: _cached,
+            _Long: self._list,
+            PackedList: self._packed_list,
         }
         if (torch := sys.modules.get("torch")) is not None and hasattr(torch, "Tensor"):
             self._special[torch.Tensor] = self._tensor
+        if (h5py := sys.modules.get("h5py")) is not None:
+            self._special |= dict.fromkeys(hdf5.kinds(h5py), self._h5)
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -205,7 +258,28 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self._look_at_module(getattr(obj, "__module__", None))
         elif kind is ModuleType:
             self._look_at_module(obj.__name__)
-        return super().reducer_override(obj)
+            self.packages.add(obj.__name__.partition(".")[0])
+        reduced = super().reducer_override(obj)
+        if reduced is NotImplemented and (kind in _NAMED or issubclass(kind, type)):
+            self.packages.add(str(getattr(obj, "__module__", None)).partition(".")[0])
+        self.later |= dict.fromkeys(imported_by(obj))
+        return reduced
+
+    def persistent_id(self, obj: Any) -> Any:
+        if type(obj) is not list or len(obj) < _LONG_LIST or not SENDABLE:
+            return None
+        if (long := self._long.get(id(obj))) is None:
+            long = self._long[id(obj)] = _Long(obj, worth_packing(obj, SHARED_BYTES))
+        return long if long.packed else None
+
+    def _list(self, long: _Long) -> _Reduced:
+        return self._packed(*pack_list(long.items))
+
+    def _packed_list(self, items: PackedList) -> Any:
+        return (list, (items.real(),)) if items.memory is None else self._packed(*items.memory)
+
+    def _packed(self, ends: NDArray[Any], data: NDArray[Any]) -> _Reduced:
+        return PackedList, (self._apart(_Source(ends)), self._apart(_Source(data)))
 
     def _look_at_module(self, name: Any) -> None:
         if not isinstance(name, str) or name == "__main__":
@@ -253,8 +327,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         form = array.dtype, array.shape, offset, array.strides
         return _make_part, (file, *form, type(array) is np.memmap, array.flags.writeable)
 
+    def _h5(self, obj: Any) -> _Reduced:
+        self.packages.add("h5py")
+        return hdf5.reopened(obj)
+
     def _tensor(self, tensor: Any) -> Any:
         torch = sys.modules["torch"]
+        self.packages.add("torch")
         if tensor.device.type not in ("cpu", "meta"):
             raise Unsendable(f"a tensor on {tensor.device}", "move it to the CPU, with .cpu()")
         plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
@@ -342,12 +421,20 @@ def _make_tensor(buffer: _Bytes, dtype: Any, shape: tuple[int, ...], requires_gr
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _pickled(value: Any) -> tuple[io.BytesIO, list[_Source]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Long:
+    """A list that was met, and is kept, so that no other gets its id."""
+
+    items: list[Any]
+    packed: bool
+
+
+def _pickled(value: Any) -> tuple[io.BytesIO, _Pickler]:
     file = io.BytesIO()
     pickler = _Pickler(file)
     with _unregistered_after(pickler.by_value):
         pickler.dump(value)
-    return file, pickler.sources
+    return file, pickler
 
 
 def _measured(value: Any) -> int:

@@ -93,8 +93,8 @@ def heaviest(nbytes: int, what: str, value: Any, parts: Sequence[Part], measure:
     place = _place(path)
     most = f", most of it {place} ({_a(_kind(heavy))}, {weight / 1e6:.1f} MB)" if place else ""
     return (
-        f"{label} is {size / 1e6:.1f} MB to send to each worker{most}; make it an array, which all workers "
-        "share, or read it in the worker with ps.per_worker"
+        f"{label} is {size / 1e6:.1f} MB pickled{most}, and each worker gets a copy of what it uses of that; "
+        "make it an array, which all workers share, or read it in the worker with ps.per_worker"
     )
 
 

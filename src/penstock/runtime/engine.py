@@ -154,9 +154,12 @@ class Engine:
             lane = lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter, self.number)
             if lane.remote:
                 from penstock.runtime.portable import packed_program
+                from penstock.runtime.preload import refuse_in_import
 
+                refuse_in_import()
                 lane.parcel = packed_program(program)
                 lane.blocks = self.blocks
+                crew.executor.expect(lane.parcel)
         return _Setup(options, plan, lanes, crews)
 
     def _set_up(self, setup: _Setup) -> None:
@@ -184,6 +187,18 @@ class Engine:
         self._timed = timed
         self._draws = draws
         self._forks = forks
+
+    def notes(self) -> list[str]:
+        """What has become of the plan so far that the plan could not know, one sentence each."""
+        found = []
+        for lane in self.lanes.values():
+            why = lane.crew.executor.unshared(lane.parcel) if lane.remote else ""
+            if why:
+                found.append(
+                    f"stage {lane.stage.number}: each worker process imports and unpickles what it runs by itself, "
+                    f"which could not be done once for all of them: {why}"
+                )
+        return found
 
     # ------------------------------------------------------------------ epochs
 
@@ -264,6 +279,7 @@ class Engine:
         budget = Budget(self.budget.allowed)
         budget.portion = self.budget.portion
         self.budget = budget
+        self.blocks.bound(budget.spare if budget.bounded else None)
         renewed = {lane: lane.renewed(budget) for lane in self.lanes.values()}
         self.lanes = {number: renewed[lane] for number, lane in self.lanes.items()}
         self.all_lanes = [renewed.get(lane, lane) for lane in self.all_lanes]

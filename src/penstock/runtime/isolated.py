@@ -36,6 +36,7 @@ from penstock.runtime.budget import Budget, Estimate
 from penstock.runtime.cargo import Cargo
 from penstock.runtime.chunk import Chunk, ErrorRecord
 from penstock.runtime.line import Line, take_back
+from penstock.runtime.preload import refuse_in_import
 from penstock.runtime.tally import memory_tally
 from penstock.runtime.wire import Gone, Late, Message
 from penstock.sources.source import Flow
@@ -113,6 +114,7 @@ class Isolated:
     """Stands in a loader for an engine that runs elsewhere."""
 
     def __init__(self, flow: Flow, options: Options, seed: int, memory: int | None) -> None:
+        refuse_in_import()
         self.plan = make_plan(flow, options)
         _refuse_pools(self.plan)
         parts: list[tuple[str, Any]] = [
@@ -143,6 +145,10 @@ class Isolated:
         self._carried: dict[str, Any] = {}
         #: so that the finalizer reaches the process without holding the engine
         self._processes: list[Process] = []
+
+    def notes(self) -> list[str]:
+        """As that of an engine. What becomes of workers in the process is not known here."""
+        return []
 
     # ------------------------------------------------------------------ epochs
 

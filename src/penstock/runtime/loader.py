@@ -607,8 +607,12 @@ class Loader(Generic[T]):
         return diagnose(parts_of(self._engine.plan), before or now, now, worker_count("auto"))
 
     def explain(self) -> Explanation:
-        """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made."""
-        return Explanation(self._engine.plan, (_ISOLATED,) if self._isolated else ())
+        """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
+
+        Once its worker processes have started, it also says what of them could not be shared.
+        """
+        notes = tuple(self._engine.notes())
+        return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
 
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""

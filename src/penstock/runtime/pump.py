@@ -19,6 +19,7 @@ from penstock.runtime.again import Start
 from penstock.runtime.cargo import attach, fits, measured, stowed, written
 from penstock.runtime.chunk import Chunk, CountVaried
 from penstock.runtime.engine import Engine
+from penstock.runtime.preload import become_worker
 from penstock.runtime.run import Run
 from penstock.runtime.wire import SMALL_BYTES, Gone, Message, Wire
 
@@ -32,6 +33,7 @@ _REMEMBERED = 64
 
 def serve(sock: socket.socket, name: str) -> None:
     """Serve the parent at the other end of `sock` until it closes."""
+    become_worker()
     pump = _Pump(Wire(sock))
     reading = threading.Thread(target=pump.read, name="penstock-pump", daemon=True)
     reading.start()

@@ -21,6 +21,7 @@ from typing import Any
 from penstock.errors import PenstockError, WorkerDied
 from penstock.executors.processes import ProcessExecutor, ProcessWorker
 from penstock.executors.startup import Exit
+from penstock.executors.templates import Template
 from penstock.memory.block import Block
 from penstock.memory.codec import Layout
 from penstock.memory.parcel import Parcel
@@ -226,8 +227,12 @@ class _Front:
             return []
         if lane.number not in self._programs:
             parcel: Parcel = lane.parcel
-            fds = [block.fd for block in parcel.blocks]
-            line.wire.send(("program", lane.number, lane.loader), [parcel.data], fds, self._patience())
+            head = ("program", lane.number, lane.loader, parcel.token)
+            if self._has_already(parcel):
+                line.wire.send(head, deadline=self._patience())
+            else:
+                fds = [block.fd for block in parcel.blocks]
+                line.wire.send(head, [parcel.data], fds, self._patience())
             self._programs[lane.number] = weakref.ref(parcel)
         layout = laid_out(job)
         if not job.ticket.count:
@@ -235,6 +240,11 @@ class _Front:
             return [self._handing_in(job, Chunk([], (), job.task.ends_in, job.ticket.losses), True)]
         self._send_run(line, sent, grant, layout)
         return []
+
+    def _has_already(self, parcel: Parcel) -> bool:
+        """Whether the process was forked from a template that had loaded the program."""
+        template = self.worker.process.server
+        return isinstance(template, Template) and parcel.token in template.tokens and template.loaded
 
     def _connected(self) -> Line:
         if self.line is None:

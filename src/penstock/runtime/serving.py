@@ -28,6 +28,7 @@ from penstock.runtime.crew import HERE
 from penstock.runtime.desk import Desk
 from penstock.runtime.failure import broken, take_note
 from penstock.runtime.portable import CarriedSource, CarriedStore
+from penstock.runtime.preload import after_fork, become_worker, preloaded
 from penstock.runtime.program import Program, through
 from penstock.runtime.sizing import PAUSE_REMOTE_S
 from penstock.runtime.task import Bench, Post, Task
@@ -41,6 +42,8 @@ __all__ = ["serve"]
 def serve(sock: socket.socket, name: str) -> None:
     """Serve the parent at the other end of `sock` until it closes."""
     HERE.nested = True
+    become_worker()
+    after_fork()
     serving = _Serving(Wire(sock), name)
     try:
         serving.run()
@@ -117,9 +120,11 @@ class _Serving:
     def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
         attach(self.blocks, message, blocks, dropped)
 
-    def _on_program(self, message: Message, number: int, loader: int) -> None:
+    def _on_program(self, message: Message, number: int, loader: int, token: int) -> None:
         try:
-            program: Program = unpack(message.body.data, message.fds)
+            # Without a body it is one that the template has loaded.
+            body = message.body.data
+            program: Program = unpack(body, message.fds) if body.nbytes else preloaded.pop(token)
         except BaseException as exc:
             take_note(exc, f"while worker {self.name} unpacked what it is to run")
             self.posts[number] = exc

@@ -6,7 +6,7 @@ body of raw bytes. Descriptors of blocks ride along with a message that names th
 Parent to worker::
 
     desk                        the page on which the worker says what it has in hand
-    program  number, ...        what a stage runs; sent once
+    program  number, ...        what a stage runs; sent once, without a body if the worker was forked with it
     run      a `Request`         one ticket
     go       ticket, grant      go on with a ticket that was paused
     grant    number             a block to write to; none if there is none
