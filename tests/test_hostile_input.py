@@ -90,7 +90,7 @@ def test_one_worker_and_64_give_the_same(workers, n):
     )
 
 
-@for_each("workers", [0, -1, "many", True, False, 2.5, [4]])
+@for_each("workers", [-1, "many", True, False, 2.5, [4]])
 def test_workers_that_are_no_number_are_refused_where_they_are_written(workers):
     with pytest.raises(ps.PlanError, match="workers"):
         ps.from_sequence([1]).map(str, workers=workers)
@@ -98,7 +98,7 @@ def test_workers_that_are_no_number_are_refused_where_they_are_written(workers):
         ps.Threads(workers)
 
 
-@for_each("workers", [0, -1, "many", True])
+@for_each("workers", [-1, "many", True])
 @for_each("place", [{}, {"workers": 2}])
 def test_workers_of_the_loader_that_are_no_number_are_refused(workers, place):
     with pytest.raises(ps.PlanError, match="workers"):

@@ -55,7 +55,7 @@ LATE = {
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"runtime.fingerprint", "runtime.peek"},
     "runtime.desk": {"memory.segment"},
-    "runtime.engine": {"runtime.portable", "runtime.remote"},
+    "runtime.engine": {"executors.processes", "runtime.portable", "runtime.preload", "runtime.remote"},
     "runtime.loader": {"runtime.isolated", "runtime.parts", "stats.diagnose"},
 }
 

@@ -832,24 +832,27 @@ def test_nothing_outlives_a_parent_that_is_killed_but_what_the_user_forked():
 
 
 def test_a_loader_with_workers_that_nobody_holds_ends_them_too():
+    kept = descendants()
     loader = NUMBERS.map(lambda x: x, on="process", workers=1).loader(isolate=True, timeout_s=20)
     iterator = iter(loader)
     next(iterator)
-    before = descendants()
-    assert len(before) == 4  # the server that is kept warm, the process, the server of that, a worker
+    # The server that is kept warm, unless it was there; the process, the server of that, a worker, and templates.
+    assert len(descendants() - kept) >= 3
     del loader, iterator
     gc.collect()
-    await_true(lambda: len(descendants()) == 1, "the end of all of them")
+    await_true(lambda: len(descendants()) <= len(kept) + 1, "the end of all of them")
 
 
 def test_close_ends_a_stopped_process_and_its_workers():
+    kept = descendants()
     loader = NUMBERS.map(lambda x: x, on="process", workers=1).loader(isolate=True, timeout_s=20)
+    known = set(workers())
     next(iter(loader))
-    (pid,) = workers()
+    (pid,) = set(workers()) - known
     kill(pid, signal.SIGSTOP)
     loader.close()
     assert state(pid) == ""
-    await_true(lambda: len(descendants()) == 1, "the end of its workers")
+    await_true(lambda: len(descendants()) <= len(kept) + 1, "the end of its workers")
 
 
 def test_many_isolated_loaders_at_once():

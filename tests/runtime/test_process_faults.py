@@ -947,7 +947,8 @@ def test_a_break_in_one_loader_takes_nothing_from_another_on_the_same_pool(tmp_p
         got = [next(iterator)]
         left = iter(two.start())
         met(tmp_path)
-        iter(two)  # ends the iteration before
+        with pytest.warns(RuntimeWarning, match="ends the one under way"):
+            iter(two)
         release(tmp_path)
         got += iterator
         assert got == [(x, n) for x in range(10) for n in range(6)]

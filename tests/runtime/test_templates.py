@@ -7,12 +7,14 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.runtime.helpers import SOON_S
 from tests.runtime.process_helpers import (
     await_text,
     await_true,
     children,
     kill,
     run_alone,
+    script,
     state,
     templates,
     workers,
@@ -276,7 +278,9 @@ def test_when_the_parent_is_killed_its_templates_and_their_workers_are_gone(tmp_
         os.kill(os.getpid(), 9)
     next(iter(loader))
     """
-    run_alone(code, timeout_s=40)
+    with script(code) as running:
+        running.ended(SOON_S)
+        await_true(lambda: not running.members(), "the end of what the killed parent has started")
     pids = [int(path.suffix[1:]) for path in Path(tmp_path).glob("pid.*")]
     assert len(pids) == (1 if when == "while it loads" else 3)
     await_true(lambda: all(state(pid) in ("", "Z") for pid in pids), "the end of all processes")

@@ -17,6 +17,7 @@ There are templates on Linux only: elsewhere a process cannot count its own thre
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import threading
@@ -144,6 +145,10 @@ class Template(servers.Server):
                 if len(self._told) >= size and len(self._told) == size + newborn.VERDICT.unpack_from(self._told)[0]:
                     self._why = self._told[size:].decode(errors="replace")
             return self._why
+
+    def failed(self) -> bool:
+        ended = self._process.exit(0)
+        return ended is not None and ended.signal != signal.SIGKILL and ended.code != 0
 
     def close(self) -> None:
         self._process.close()

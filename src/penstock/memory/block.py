@@ -358,6 +358,7 @@ class Blocks:
     def _give_back_oldest(self) -> None:
         self._give_back(next(iter(self._idle.values())))
 
+    @uninterrupted()
     def _give_back(self, block: Block) -> None:
         del self._idle[block.number], self._blocks[block.number]
         self._bytes -= block.size

@@ -24,12 +24,10 @@ from functools import partial
 from itertools import count
 from math import inf
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.errors import PenstockError, PlanError, StageTimeout
 from penstock.executors.executor import Executor
-from penstock.executors.processes import default_blocks
-from penstock.memory.block import Blocks
 from penstock.plan.plan import Indexed, Joined, Plan, Step
 from penstock.plan.rules import Options, make_plan
 from penstock.provenance import Place
@@ -52,6 +50,9 @@ from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
 from penstock.stats.lock import LOCK_PROBE
 from penstock.stats.watch import Meter, Spent
+
+if TYPE_CHECKING:
+    from penstock.memory.block import Blocks
 
 __all__ = ["Engine"]
 
@@ -85,10 +86,8 @@ class Engine:
         self.options = options
         self.seed = seed
         self.budget = Budget(memory)
-        #: shared memory for what worker processes make
-        self.blocks = (
-            default_blocks(self.budget.spare, _FILLED_WHERE_BOUNDED) if self.budget.bounded else default_blocks()
-        )
+        #: shared memory for what worker processes make, if there are any
+        self.blocks: Blocks | None = None
         self.crews: dict[int, Crew] = {}
         self.lanes: dict[int, Lane] = {}
         self.all_lanes: list[Lane] = []
@@ -158,9 +157,17 @@ class Engine:
 
                 refuse_in_import()
                 lane.parcel = packed_program(program)
-                lane.blocks = self.blocks
+                lane.blocks = self._own_blocks()
                 crew.executor.expect(lane.parcel)
         return _Setup(options, plan, lanes, crews)
+
+    def _own_blocks(self) -> Blocks:
+        if self.blocks is None:
+            from penstock.executors.processes import default_blocks
+
+            bounded = self.budget.bounded
+            self.blocks = default_blocks(self.budget.spare, _FILLED_WHERE_BOUNDED) if bounded else default_blocks()
+        return self.blocks
 
     def _set_up(self, setup: _Setup) -> None:
         """Run this plan from now on."""
@@ -279,7 +286,8 @@ class Engine:
         budget = Budget(self.budget.allowed)
         budget.portion = self.budget.portion
         self.budget = budget
-        self.blocks.bound(budget.spare if budget.bounded else None)
+        if self.blocks is not None:
+            self.blocks.bound(budget.spare if budget.bounded else None)
         renewed = {lane: lane.renewed(budget) for lane in self.lanes.values()}
         self.lanes = {number: renewed[lane] for number, lane in self.lanes.items()}
         self.all_lanes = [renewed.get(lane, lane) for lane in self.all_lanes]
@@ -808,7 +816,7 @@ class Engine:
 
 
 def _abandoned(
-    crews: dict[int, Crew], closing: threading.Event, blocks: Blocks, engine: weakref.ref[Engine]
+    crews: dict[int, Crew], closing: threading.Event, blocks: Blocks | None, engine: weakref.ref[Engine]
 ) -> None:
     closing.set()
     for crew in list(crews.values()):
@@ -819,8 +827,10 @@ def _abandoned(
         found.let_go(blocking=False)
 
 
-def _close_blocks(blocks: Blocks, crews: dict[int, Crew]) -> None:
+def _close_blocks(blocks: Blocks | None, crews: dict[int, Crew]) -> None:
     """Give shared memory back, and have the processes of pools do so, too."""
+    if blocks is None:
+        return
     blocks.close()
     for crew in list(crews.values()):
         if crew.shared and crew.executor.remote:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.memory.block import Blocks
 from penstock.plan.plan import Joined, Plan, Stage
 from penstock.runtime.budget import Budget
 from penstock.runtime.stage_run import Lane
+
+if TYPE_CHECKING:
+    from penstock.memory.block import Blocks
 
 __all__ = ["joint_tally", "lane_tally", "memory_tally"]
 
@@ -27,12 +29,12 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
     return out
 
 
-def memory_tally(budget: Budget, blocks: Blocks) -> dict[str, float]:
+def memory_tally(budget: Budget, blocks: Blocks | None) -> dict[str, float]:
     """What `memory=` counts, and what blocks take."""
     return {
         "memory.bytes": budget.used,
-        "memory.blocks_bytes": blocks.nbytes,
-        "memory.blocks_peak_bytes": blocks.peak_bytes,
+        "memory.blocks_bytes": 0 if blocks is None else blocks.nbytes,
+        "memory.blocks_peak_bytes": 0 if blocks is None else blocks.peak_bytes,
     }
 
 

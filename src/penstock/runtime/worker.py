@@ -124,7 +124,8 @@ def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
         return partial(run.engine.pulled, job, pulled, watch.spent)
     stint = _Stint(job, worker, Watch())
     try:
-        run.engine.blocks.trim()
+        if run.engine.blocks is not None:
+            run.engine.blocks.trim()
         program = job.stage_run.lane.program
         begins = job.chunks is None
         if begins:
