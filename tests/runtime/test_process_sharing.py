@@ -118,7 +118,7 @@ def test_a_memmap_is_opened_again_and_not_copied(tmp_path):
     rows = np.load({str(path)!r}, mmap_mode="r")
     print(json.dumps([steady(pipeline(rows), *own) - small, rows.nbytes]))
     """)
-    assert grown < 0.05 * nbytes
+    assert grown < 0.2 * nbytes  # blocks that batches wait in are in it; a copy would be all of it
 
 
 def test_a_long_list_of_strings_is_read_here_and_not_copied_into_the_workers():
