@@ -1,140 +1,162 @@
-"""Sample trees as a small header and raw buffers, for other processes and machines. Nothing is pickled.
+"""Samples on their way between our own processes: a small header, and one memory with everything large.
 
-The header says what the tree looks like and where in one memory its large leaves lie, each at a multiple
-of 64 bytes; small leaves ride in the header.
+Pickle (protocol 5) describes the samples; arrays and tensors are left out of the pickle and copied into the memory.
+That is up to three times as fast as `penstock.memory.network` for small values, and about as fast for arrays
+(`benchmarks/payload.py`). Decode only what one of our own processes has sent: unpickling runs code.
 
-* **Copied once.** `layout_of` only measures; `Layout.write` copies every leaf to its place.
-* **Viewed, not copied.** Decoded arrays and tensors look into the memory, all through one root array, which
-  lives as long as any view of it. Strings and bytes are copies, and so are tensors of a read-only memory.
-* **Any header is safe to decode.** It gives a tree that holds no more than the header and the memory do, up
-  to a constant, or a `CodecError`. With `classes=False` it imports nothing but torch, and that for a tensor.
-
-Carried are dicts, lists, tuples, named tuples and dataclasses (by the name of the class, and without calling
-it); arrays and scalars of numpy, unless they hold objects; tensors of torch, without their device, unless they were
-computed from others that require grad, whose history cannot be carried;
-str, bytes, bytearray, int, float, complex, bool and None. Arrays arrive in C order, whatever they had, and
-a memmap as an array. Other subclasses of these types are not carried, since something would be lost.
+* **Copied once.** `layout_of` only measures; `Layout.write` copies every array straight to its place.
+* **Viewed, not copied.** Arrays and tensors that were decoded look into the memory and keep it alive. They can be
+  written to if the memory can.
+* **As they were**: type, values, and what is shared between the samples of one layout. Arrays become contiguous,
+  a memmap becomes an array, and tensors arrive on the CPU.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import struct
+import marshal
+import pickle
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
-from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import msgspec
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import BadHeader, CodecError, NotCarried
-from penstock.memory.dtypes import Shape, Size, dtype_of, name_of
+from penstock.errors import NotCarried
+from penstock.memory.classes import find_class, needs_reference, reference
 from penstock.tensors import ARRAY_DTYPES, array_of, dtype_name, tensor_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-__all__ = ["Layout", "Other", "decode", "encode", "layout_of", "root_of"]
+__all__ = ["ArrayPickler", "Layout", "decode", "layout_of"]
 
-#: the first byte of every header; another one for each change that an older reader would misread
-VERSION = 1
-#: where leaves begin: a multiple of the cache line, which suits every dtype
+#: where arrays begin in the memory: a multiple of the cache line, which suits every dtype
 ALIGNMENT = 64
-#: strings, bytes and lists of plain values are buffers from this size on, and ride in the header below it
-LARGE_BYTES = 1024
-#: nodes inside of nodes
-DEEPEST = 100
+#: a pickle of at least this many bytes is in the memory too, and not in the header
+LARGE_BYTES = 4096
 
-#: how to carry any other object: to bytes, and back
-Other: TypeAlias = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
+#: stands in a pickle where an array was left out
+_APART = pickle.PickleBuffer(bytearray())
 
 
-# ---------------------------------------------------------------------- the header
+class _Apart:
+    """What was left out of a pickle. Not part of the pickler: the two would keep each other alive."""
 
-# msgspec checks these types as it decodes, in the time that untyped lists would take.
-_Plain: TypeAlias = bool | int | float | str | None
+    def __init__(self, least_bytes: int) -> None:
+        self.arrays: list[NDArray[Any]] = []
+        #: arrays that were left out, and whose place in the pickle comes next
+        self.pending: list[NDArray[Any]] = []
+        self.least_bytes = least_bytes
 
-
-class _Array(msgspec.Struct, array_like=True, gc=False, tag=0):
-    dtype: str
-    shape: Shape
-    offset: Size
-
-
-class _Tensor(_Array, tag=1):
-    """The same with a dtype of torch, and whether it requires grad."""
-
-    grad: bool = False
-
-
-class _Scalar(msgspec.Struct, array_like=True, gc=False, tag=2):
-    dtype: str
-    data: bytes
-
-
-class _Blob(msgspec.Struct, array_like=True, gc=False, tag=3):
-    """Bytes in the memory, and what to make of them."""
-
-    kind: int
-    offset: Size
-    nbytes: Size
+    def stays(self, buffer: pickle.PickleBuffer) -> bool:
+        """Pickle calls this for each buffer, and writes the buffer into the pickle if the answer is true."""
+        if buffer is _APART:
+            self.arrays.append(self.pending.pop(0))
+            return False
+        try:  # the buffer of an object that is neither array nor tensor
+            raw = np.frombuffer(buffer.raw(), np.uint8)
+        except (BufferError, ValueError):  # it is not contiguous, or empty
+            return True
+        if raw.nbytes >= self.least_bytes:
+            self.arrays.append(raw)
+        return raw.nbytes < self.least_bytes
 
 
-class _Small(msgspec.Struct, array_like=True, gc=False, tag=4):
-    """The same in the header."""
+class ArrayPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Leaves arrays and tensors out of the pickle: `arrays` has them, in the order in which unpickling wants them.
 
-    kind: int
-    data: bytes
+    Unpickling wants each as a buffer with its bytes in C order. Other objects of protocol 5 may leave buffers
+    out too, of `least_bytes` and more.
+    """
+
+    def __init__(self, file: Any, least_bytes: int = 0) -> None:
+        self._apart = _Apart(least_bytes)
+        super().__init__(file, 5, buffer_callback=self._apart.stays)
+
+    @property
+    def arrays(self) -> list[NDArray[Any]]:
+        return self._apart.arrays
+
+    def apart(self, array: NDArray[Any]) -> Any:
+        """Leave an array out. What this returns must be among the first arguments of the reduction."""
+        self._apart.pending.append(array)
+        return _APART
+
+    def array(self, array: NDArray[Any], writeable: bool = True) -> Any:
+        """The reduction of an array whose bytes are left out; NotImplemented if it holds Python objects."""
+        dtype = array.dtype
+        if dtype.hasobject:
+            return NotImplemented
+        flags = array.flags
+        turned = flags.f_contiguous and not flags.c_contiguous
+        form = dtype.char if dtype.isbuiltin == 1 else dtype, array.shape, "F" if turned else "C", writeable
+        if dtype.names and array.size:
+            # Copied as plain bytes, and not field by field.
+            array = array.view(np.dtype((np.void, dtype.itemsize)))
+        return make_array, (self.apart(array.T if turned else array), *form)
+
+    def tensor(self, tensor: Any) -> Any:
+        """The reduction of a tensor whose bytes are left out; NotImplemented if torch has to pickle it."""
+        if not tensor.is_leaf:
+            raise NotCarried(
+                "a tensor that was computed from others that require grad cannot be sent, since its history "
+                "would be lost; call .detach() on it, or compute it under torch.no_grad()"
+            )
+        name = None if vars(tensor) else dtype_name(tensor)
+        if name is None:
+            return NotImplemented
+        array = np.ascontiguousarray(array_of(tensor))
+        return make_tensor, (self.apart(array), name, tuple(tensor.shape), tensor.requires_grad)
 
 
-class _Items(msgspec.Struct, array_like=True, gc=False, tag=5):
-    """A list, a tuple or a named tuple."""
-
-    cls: str
-    items: list[_Node]
-
-
-class _Fields(msgspec.Struct, array_like=True, gc=False, tag=6):
-    """A dict or a dataclass."""
-
-    cls: str
-    keys: list[_Node]
-    items: list[_Node]
+def make_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any, writeable: bool) -> NDArray[Any]:
+    """An array that looks into a buffer."""
+    array: NDArray[Any] = np.ndarray(shape, dtype, buffer, order=order)
+    if not writeable:
+        array.flags.writeable = False
+    return array
 
 
-_Node: TypeAlias = _Plain | _Array | _Tensor | _Scalar | _Blob | _Small | _Items | _Fields
-
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER: msgspec.msgpack.Decoder[_Node] = msgspec.msgpack.Decoder(_Node)
-_PLAIN_LIST: msgspec.msgpack.Decoder[list[_Plain]] = msgspec.msgpack.Decoder(list[_Plain])
-_PLAIN_TYPES = frozenset({int, float, bool, str, type(None)})
-_STR_ONLY = frozenset({str})
-
-_BYTES, _BYTEARRAY, _STR, _INT, _COMPLEX, _NUMPY_STR, _NUMPY_BYTES, _PLAIN, _OTHER = range(9)
-
-#: what to make of bytes, by their kind
-_MAKE: dict[int, Callable[[ReadableBuffer], Any]] = {
-    _BYTES: bytes,
-    _BYTEARRAY: bytearray,
-    _STR: lambda data: str(data, "utf-8", "surrogatepass"),
-    _INT: lambda data: int.from_bytes(bytes(data), "little", signed=True),
-    _COMPLEX: lambda data: complex(*struct.unpack("<dd", data)),
-    _NUMPY_STR: lambda data: np.str_(str(data, "utf-8", "surrogatepass")),
-    _NUMPY_BYTES: lambda data: np.bytes_(bytes(data)),
-    _PLAIN: _PLAIN_LIST.decode,
-}
+def make_tensor(buffer: Any, name: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    """A tensor that looks into a buffer."""
+    tensor = tensor_of(np.ndarray(shape, ARRAY_DTYPES[name], buffer), name)
+    return tensor.requires_grad_() if requires_grad else tensor
 
 
-# ---------------------------------------------------------------------- from a tree
+def tensor_type() -> Any:
+    """torch.Tensor, if the program has imported torch."""
+    return getattr(sys.modules.get("torch"), "Tensor", None)
+
+
+class _SamplePickler(ArrayPickler):
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is np.ndarray:
+            return self.array(obj)
+        if obj is make_array or obj is make_tensor:
+            return NotImplemented  # cloudpickle would take ten times as long to find their names
+        if kind is np.memmap:
+            plain = obj.view(np.ndarray)
+            reduced = self.array(plain)
+            return plain.__reduce_ex__(5) if reduced is NotImplemented else reduced
+        if kind is tensor_type():
+            return self.tensor(obj)
+        if issubclass(kind, type) and needs_reference(obj):
+            return find_class, reference(obj)
+        return super().reducer_override(obj)
+
+
+class _Stream(list[bytes]):
+    """A file that keeps what pickle writes. Large bytes objects are kept themselves, and not copied."""
+
+    write = list.append
 
 
 class Layout:
-    """A tree that has been measured: its header, and how many bytes of memory its leaves need.
+    """Samples that have been measured: their header, and how many bytes of memory they need.
 
-    It looks at the tree's arrays until it is dropped; what is written is what they hold by then.
+    It looks at their arrays until it is dropped; what is written is what they hold by then.
 
     >>> layout = layout_of({"x": np.arange(3), "name": "a"})
     >>> memory = bytearray(layout.nbytes)
@@ -143,444 +165,64 @@ class Layout:
     {'x': array([0, 1, 2]), 'name': 'a'}
     """
 
-    __slots__ = ("_leaves", "header", "nbytes")
+    __slots__ = ("_arrays", "_stream", "header", "nbytes")
 
-    def __init__(self, header: bytes, nbytes: int, leaves: list[tuple[NDArray[Any], int]]) -> None:
-        self.header = header
-        self.nbytes = nbytes
-        self._leaves = leaves
+    def __init__(self, stream: list[bytes], arrays: list[NDArray[Any]]) -> None:
+        #: arrays, and where in the memory they go; the pickle comes after them if it is large
+        self._arrays: list[tuple[NDArray[Any], int]] = []
+        self._stream = stream
+        end = 0
+        for array in arrays:
+            start = -(-end // ALIGNMENT) * ALIGNMENT
+            self._arrays.append((array, start))
+            end = start + array.nbytes
+        size = sum(map(len, stream))
+        pickled: bytes | int = size
+        if size < LARGE_BYTES:
+            pickled, size = b"".join(stream), 0
+            self._stream = []
+        self.nbytes = end + size
+        #: the size of each array, and the pickle, or its size if it is in the memory
+        self.header = marshal.dumps(([array.nbytes for array in arrays], pickled))
 
     def write(self, memory: WriteableBuffer) -> None:
-        """Copy every leaf to its place. What lies between them is left as it is."""
-        view = memoryview(memory)
+        """Copy everything to its place. What lies between is left as it is."""
+        view = memoryview(memory).cast("B")
         if view.nbytes < self.nbytes:
-            raise ValueError(f"the leaves need {self.nbytes} bytes, the memory has {view.nbytes}")
-        for leaf, offset in self._leaves:
-            np.copyto(np.ndarray(leaf.shape, leaf.dtype, view, offset), leaf)
+            raise ValueError(f"the samples need {self.nbytes} bytes, the memory has {view.nbytes}")
+        end = 0
+        for array, start in self._arrays:
+            np.copyto(np.ndarray(array.shape, array.dtype, view, start), array)
+            end = start + array.nbytes
+        for part in self._stream:
+            view[end : end + len(part)] = part
+            end += len(part)
 
-    def buffers(self) -> list[memoryview]:
-        """The leaves and zeros between them: one after the other, they are the memory.
-
-        They look at the tree's arrays, unless those are not contiguous.
-        """
-        found, end = [], 0
-        for leaf, offset in self._leaves:
-            if offset > end:
-                found.append(memoryview(bytes(offset - end)))
-            found.append(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8).data)
-            end = offset + leaf.nbytes
-        return found
+    def buffers(self) -> list[bytearray]:
+        """The memory itself, for a message that has no block."""
+        memory = bytearray(self.nbytes)
+        self.write(memory)
+        return [memory]
 
 
-def layout_of(tree: Any, *, other: Other | None = None, private: Collection[str] = ()) -> Layout:
-    """Measure a tree. Large leaves are not copied.
+def layout_of(samples: Any) -> Layout:
+    """Measure samples. Raises what pickling raises; arrays and large bytes are not copied."""
+    stream = _Stream()
+    pickler = _SamplePickler(stream)
+    pickler.dump(samples)
+    return Layout(stream, pickler.arrays)
 
-    `other` carries leaves that have no place in a header, as bytes that only its like can read. `private`
-    are modules that the reader cannot import, such as `"__main__"`: values of their classes are such leaves.
 
-    >>> layout_of({"x": [1, {2, 3}]})
-    Traceback (most recent call last):
-    ...
-    penstock.errors.NotCarried: field 'x'[1]: a leaf of type set cannot be carried; ...
+def decode(header: bytes, memory: ReadableBuffer = b"", other: object = None) -> Any:
+    """The samples of a layout, with arrays that look into `memory`, to which the layout was written.
+
+    `other` has no effect; callers of an earlier format pass it.
     """
-    for careful in (False, True):
-        measuring = _Measuring(other, private, careful)
-        try:
-            node = measuring.node(tree)
-        except _Refused as exc:
-            raise NotCarried(f"{exc.where()}{exc}") from None
-        try:
-            header = _ENCODER.encode(node)
-            break
-        except UnicodeEncodeError:
-            # A lone surrogate. Looking for it in every short string would cost more than the string.
-            continue
-    return Layout(bytes((VERSION,)) + header, measuring.nbytes, measuring.leaves)
-
-
-def encode(
-    tree: Any, *, other: Other | None = None, private: Collection[str] = ()
-) -> tuple[bytes, list[memoryview]]:
-    """The header of a tree, and the buffers that make up its memory.
-
-    >>> header, buffers = encode((1.5, np.arange(3)))
-    >>> decode(header, b"".join(buffers))
-    (1.5, array([0, 1, 2]))
-    """
-    layout = layout_of(tree, other=other, private=private)
-    return layout.header, layout.buffers()
-
-
-class _Refused(Exception):
-    """Why a leaf is not carried. The nodes that it passes through add their step to it, the last one first."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.steps: list[str] = []
-
-    def where(self) -> str:
-        if not self.steps:
-            return ""
-        first, *rest = reversed(self.steps)
-        return f"field {first}{''.join(step if step.startswith('[') else f'[{step}]' for step in rest)}: "
-
-
-class _Measuring:
-    """Walks through one tree: makes its nodes, and gives its leaves their places."""
-
-    def __init__(self, other: Other | None, private: Collection[str], careful: bool) -> None:
-        self.other = other
-        self.private = private
-        self.careful = careful  # of strings that are not Unicode
-        self.nbytes = 0
-        self.leaves: list[tuple[NDArray[Any], int]] = []
-        self.depth = 0
-
-    def node(self, value: Any) -> _Node:
-        return _CARRIERS[type(value)](self, value)
-
-    def nodes(self, values: Iterable[Any], names: Sequence[Any] | None = None) -> list[_Node]:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise _Refused(f"nested deeper than {DEEPEST}, or inside of itself")
-        nodes: list[_Node] = []
-        try:
-            for value in values:
-                nodes.append(_CARRIERS[type(value)](self, value))
-        except _Refused as exc:
-            number = len(nodes)
-            exc.steps.append(f"[{number}]" if names is None else repr(names[number]))
-            raise
-        self.depth -= 1
-        return nodes
-
-    def place(self, leaf: NDArray[Any]) -> int:
-        """The offset of a leaf. An empty one needs none."""
-        nbytes = leaf.nbytes
-        if not nbytes:
-            return 0
-        offset = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
-        self.leaves.append((leaf, offset))
-        self.nbytes = offset + nbytes
-        return offset
-
-    def blob(self, kind: int, data: bytes | bytearray) -> _Node:
-        if len(data) < LARGE_BYTES:
-            return _Small(kind, bytes(data))
-        return _Blob(kind, self.place(np.frombuffer(data, np.uint8)), len(data))
-
-    def of_int(self, value: int) -> _Node:
-        if -(1 << 63) <= value < 1 << 64:
-            return value
-        return self.blob(_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
-
-    def of_str(self, value: str) -> _Node:
-        if len(value) < LARGE_BYTES and not self.careful:
-            return value
-        return self.blob(_STR, value.encode("utf-8", "surrogatepass"))
-
-    def of_array(self, value: NDArray[Any]) -> _Node:
-        dtype = value.dtype
-        name = name_of(dtype)
-        if name is None:
-            return self.opaque(value, f"an array of dtype {dtype}")
-        if dtype.names and value.size:
-            # Copied as plain bytes, and not field by field.
-            value = value.view(np.dtype((np.void, dtype.itemsize)))
-        return _Array(name, value.shape, self.place(value))
-
-    def of_scalar(self, value: np.generic) -> _Node:
-        if isinstance(value, np.str_):
-            return self.blob(_NUMPY_STR, value.encode("utf-8", "surrogatepass"))
-        if isinstance(value, np.bytes_):
-            return self.blob(_NUMPY_BYTES, value)
-        name = None if isinstance(value, np.record) else name_of(value.dtype)
-        return self.opaque(value) if name is None else _Scalar(name, value.tobytes())
-
-    def of_tensor(self, value: Any) -> _Node:
-        if not value.is_leaf:
-            raise _Refused(
-                "a tensor that was computed from others that require grad cannot be carried, since its history "
-                "would be lost; call .detach() on it, or compute it under torch.no_grad()"
-            )
-        name = dtype_name(value)
-        if name is None:
-            return self.opaque(value, f"a tensor of {value.dtype}, {value.layout}, on {value.device}")
-        array = array_of(value)
-        return _Tensor(name, array.shape, self.place(array), value.requires_grad)
-
-    def too_deep(self) -> bool:
-        """It goes deeper than nodes may: what is left is carried as an object, where that is possible."""
-        return self.depth >= DEEPEST and self.other is not None
-
-    def of_list(self, value: list[Any]) -> _Node:
-        if value and type(value[0]) in _PLAIN_TYPES and _PLAIN_TYPES.issuperset(map(type, value)):
-            try:
-                return self.blob(_PLAIN, _ENCODER.encode(value))
-            except (OverflowError, UnicodeEncodeError):
-                pass  # a very large number, or a lone surrogate: one by one, then
-        return self.opaque(value) if self.too_deep() else _Items("list", self.nodes(value))
-
-    def of_tuple(self, value: tuple[Any, ...]) -> _Node:
-        return self.opaque(value) if self.too_deep() else _Items("tuple", self.nodes(value))
-
-    def of_named(self, value: Any) -> _Node:
-        name = None if self.too_deep() else self.class_name(type(value))
-        return self.opaque(value) if name is None else _Items(name, self.nodes(value, value._fields))
-
-    def of_dict(self, value: dict[Any, Any]) -> _Node:
-        return self.opaque(value) if self.too_deep() else self.fields("dict", value)
-
-    def of_data(self, value: Any) -> _Node:
-        cls = None if self.too_deep() else self.class_name(type(value))
-        if cls is None:
-            return self.opaque(value)
-        names = [field.name for field in dataclasses.fields(value)]
-        fields = {name: getattr(value, name) for name in names if hasattr(value, name)}
-        # What its methods have set besides belongs to it too.
-        return self.fields(cls, fields | getattr(value, "__dict__", {}))
-
-    def fields(self, cls: str, fields: dict[Any, Any]) -> _Node:
-        names = list(fields)
-        plain = not self.careful and _STR_ONLY.issuperset(map(type, names))
-        return _Fields(cls, names if plain else self.nodes(names, names), self.nodes(fields.values(), names))
-
-    def class_name(self, cls: type) -> str | None:
-        """None if the reader could not import it."""
-        module, name = cls.__module__, cls.__qualname__
-        if "<locals>" in name or module in self.private:
-            return None
-        # A class of the script is found there by the process that runs it, if not by this one.
-        if module != "__main__" and _found(sys.modules.get(module), name) is not cls:
-            return None
-        return f"{module}:{name}"
-
-    def opaque(self, value: Any, what: str = "") -> _Node:
-        if self.other is not None:
-            return self.blob(_OTHER, self.other[0](value))
-        cls = type(value)
-        what = what or f"a leaf of type {cls.__module__}.{cls.__qualname__}".replace("builtins.", "")
-        raise _Refused(
-            f"{what} cannot be carried; make it an array, a number, a string or bytes, "
-            "or a dict, list, tuple or dataclass (at the top of a module) of these"
-        )
-
-
-_Carrier: TypeAlias = Callable[[_Measuring, Any], _Node]
-
-
-class _Carriers(dict[type, _Carrier]):
-    """The way in which values of a type are carried, found when the type is first seen."""
-
-    def __missing__(self, cls: type) -> _Carrier:
-        if len(self) > 1000:
-            return self.found(cls)  # classes that are made again and again are not kept alive here
-        return self.setdefault(cls, self.found(cls))
-
-    def found(self, cls: type) -> _Carrier:
-        if issubclass(cls, np.generic):
-            return _Measuring.of_scalar
-        if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-            return _Measuring.of_named
-        if dataclasses.is_dataclass(cls) and cls.__new__ is object.__new__:
-            return _Measuring.of_data
-        if "torch" in sys.modules and cls is getattr(sys.modules["torch"], "Tensor", None):
-            return _Measuring.of_tensor
-        return _Measuring.opaque
-
-
-_CARRIERS = _Carriers()
-_CARRIERS[type(None)] = _CARRIERS[bool] = _CARRIERS[float] = lambda measuring, value: value
-_CARRIERS[int] = _Measuring.of_int
-_CARRIERS[complex] = lambda measuring, value: measuring.blob(_COMPLEX, struct.pack("<dd", value.real, value.imag))
-_CARRIERS[str] = _Measuring.of_str
-_CARRIERS[bytes] = lambda measuring, value: measuring.blob(_BYTES, value)
-_CARRIERS[bytearray] = lambda measuring, value: measuring.blob(_BYTEARRAY, value)
-_CARRIERS[np.ndarray] = _CARRIERS[np.memmap] = _Measuring.of_array
-_CARRIERS[list] = _Measuring.of_list
-_CARRIERS[tuple] = _Measuring.of_tuple
-_CARRIERS[dict] = _Measuring.of_dict
-
-
-# ---------------------------------------------------------------------- to a tree
-
-
-def root_of(memory: ReadableBuffer, *, readonly: bool = False) -> NDArray[np.uint8]:
-    """The bytes of `memory` as an array that views of it keep alive, and that keeps `memory` alive.
-
-    Decode from such an array: a `weakref.finalize` on it then runs when the last decoded array has died.
-    """
-    view = memoryview(memory)
-    if not view.nbytes:
-        return np.empty(0, np.uint8)
-    # Over a memoryview, since views of an array over an array keep only the inner one alive.
-    return np.frombuffer(view.toreadonly() if readonly else view, np.uint8)
-
-
-def decode(
-    header: ReadableBuffer,
-    memory: ReadableBuffer = b"",
-    *,
-    classes: bool = True,
-    readonly: bool = False,
-    other: Other | None = None,
-) -> Any:
-    """The tree that a header describes. Its arrays are views, and keep `memory` alive, whatever it is.
-
-    They can be written to if the memory can, unless they are to be `readonly`. With `classes=False`, for
-    headers from the network, named tuples become tuples and dataclasses dicts. `other` reads what the
-    writer's has carried.
-    """
-    data = memoryview(header)
-    if not data.nbytes or data[0] != VERSION:
-        found = f"of version {data[0]}" if data.nbytes else "empty"
-        raise BadHeader(f"the header is {found}, and not of version {VERSION}; use one penstock on both sides")
-    try:
-        node = _DECODER.decode(data[1:])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise BadHeader(f"the header is damaged: {exc}") from None
-    return _Reading(root_of(memory, readonly=readonly), classes, other).value(node)
-
-
-class _Reading:
-    """Rebuilds one tree. msgspec has checked the types; sizes, places and names are checked here."""
-
-    def __init__(self, root: NDArray[np.uint8], classes: bool, other: Other | None) -> None:
-        self.root = root
-        self.classes = classes
-        self.other = other
-        self.end = 0
-        self.depth = 0
-
-    def value(self, node: _Node) -> Any:
-        read = _READERS.get(type(node))
-        return node if read is None else read(self, node)
-
-    def values(self, nodes: list[_Node]) -> list[Any]:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise BadHeader(f"the header is nested deeper than {DEEPEST}")
-        get = _READERS.get
-        values = [node if (read := get(type(node))) is None else read(self, node) for node in nodes]
-        self.depth -= 1
-        return values
-
-    def claim(self, offset: int, nbytes: int) -> None:
-        # No byte is claimed twice, or a short header could ask for the same large string a million times.
-        if offset < self.end or offset % ALIGNMENT or offset + nbytes > self.root.size:
-            raise BadHeader(
-                f"the header puts {nbytes} bytes at {offset}, which is not a multiple of {ALIGNMENT} "
-                f"between {self.end} and the end of the memory at {self.root.size}"
-            )
-        self.end = offset + nbytes
-
-    def array(self, node: _Array) -> NDArray[Any]:
-        return self.view(dtype_of(node.dtype), node)
-
-    def view(self, dtype: np.dtype[Any], node: _Array) -> NDArray[Any]:
-        shape, offset = node.shape, node.offset
-        nbytes = prod(shape) * dtype.itemsize
-        if nbytes:
-            self.claim(offset, nbytes)
-        try:
-            return np.ndarray(shape, dtype, self.root, offset) if nbytes else np.ndarray(shape, dtype)
-        except (ValueError, TypeError, OverflowError) as exc:
-            raise BadHeader(f"the header names an array of shape {shape} that cannot be made: {exc}") from None
-
-    def tensor(self, node: _Tensor) -> Any:
-        name = node.dtype
-        if name not in ARRAY_DTYPES:
-            raise BadHeader(f"the header names a tensor of {name[:80]!r}, which is not carried")
-        array = self.view(ARRAY_DTYPES[name], node)
-        try:
-            tensor = tensor_of(array, name)
-            return tensor.requires_grad_() if node.grad else tensor
-        except (AttributeError, TypeError) as exc:
-            raise CodecError(f"no tensor of {name} can be made here: {exc}; use one torch on both sides") from exc
-        except RuntimeError as exc:
-            raise BadHeader(f"the header names a tensor that cannot be made: {exc}") from None
-
-    def scalar(self, node: _Scalar) -> Any:
-        dtype = dtype_of(node.dtype)
-        if len(node.data) != dtype.itemsize or dtype.kind in "SU":  # strings are not carried like this
-            raise BadHeader(f"the header gives {len(node.data)} bytes for a scalar of dtype {dtype}")
-        return np.ndarray((), dtype, bytearray(node.data))[()]
-
-    def blob(self, node: _Blob) -> Any:
-        self.claim(node.offset, node.nbytes)
-        return self.made(node.kind, self.root[node.offset : node.offset + node.nbytes].data)
-
-    def small(self, node: _Small) -> Any:
-        return self.made(node.kind, node.data)
-
-    def made(self, kind: int, data: ReadableBuffer) -> Any:
-        if kind == _OTHER:
-            if self.other is None:
-                raise CodecError("the tree holds an object as opaque bytes, and there is no other= to read them")
-            return self.other[1](bytes(data))
-        if kind not in _MAKE:
-            raise BadHeader(f"the header names bytes of kind {kind}, which is not known")
-        try:
-            return _MAKE[kind](data)
-        except (msgspec.DecodeError, struct.error, ValueError, RecursionError) as exc:
-            raise BadHeader(f"the header names bytes that cannot be read: {exc}") from None
-
-    def items(self, node: _Items) -> Any:
-        values = self.values(node.items)
-        if node.cls == "list":
-            return values
-        if node.cls == "tuple" or not self.classes:
-            return tuple(values)
-        cls = _imported(node.cls)
-        if not issubclass(cls, tuple) or len(getattr(cls, "_fields", ())) != len(values):
-            raise CodecError(f"class {node.cls} is not a named tuple with {len(values)} fields here")
-        return tuple.__new__(cls, values)
-
-    def fields(self, node: _Fields) -> Any:
-        keys = node.keys if _STR_ONLY.issuperset(map(type, node.keys)) else self.values(node.keys)
-        values = self.values(node.items)
-        try:
-            fields = dict(zip(keys, values, strict=True))
-        except (TypeError, ValueError) as exc:
-            raise BadHeader(f"the header names a dict that cannot be made: {exc}") from None
-        if node.cls == "dict" or not self.classes:
-            return fields
-        cls = _imported(node.cls)
-        if not dataclasses.is_dataclass(cls) or cls.__new__ is not object.__new__:
-            raise CodecError(f"class {node.cls} is not a dataclass here")
-        new = object.__new__(cls)
-        for name, value in fields.items():
-            try:
-                object.__setattr__(new, name, value)
-            except (AttributeError, TypeError):
-                raise CodecError(f"class {node.cls} has no field {name!r} here") from None
-        return new
-
-
-_READERS: dict[type, Callable[[_Reading, Any], Any]] = {
-    _Array: _Reading.array,
-    _Tensor: _Reading.tensor,
-    _Scalar: _Reading.scalar,
-    _Blob: _Reading.blob,
-    _Small: _Reading.small,
-    _Items: _Reading.items,
-    _Fields: _Reading.fields,
-}
-
-
-def _imported(name: str) -> type:
-    module, _, qualname = name.partition(":")
-    try:
-        found = _found(sys.modules.get(module) or importlib.import_module(module), qualname)
-    except (ImportError, ValueError, TypeError) as exc:
-        raise CodecError(f"class {name[:200]} cannot be imported here: {exc}") from exc
-    if not isinstance(found, type):
-        raise CodecError(f"class {name[:200]} cannot be imported here: it is not in its module")
-    return found
-
-
-def _found(module: Any, qualname: str) -> Any:
-    found = module
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
+    sizes, stream = marshal.loads(header)
+    view = memoryview(memory).cast("B")
+    buffers, end = [], 0
+    for size in sizes:
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        end = start + size
+        buffers.append(view[start:end])
+    return pickle.loads(view[end : end + stream] if type(stream) is int else stream, buffers=buffers)

@@ -1,13 +1,13 @@
 """How a chunk travels from one process to another: a few plain values, and its samples in a block.
 
-Exceptions travel as themselves, places by pickle, samples by the codec. What cannot be sent ends the
+Exceptions travel as themselves, places by pickle, samples by `penstock.memory.codec`. What cannot be sent ends the
 chunk at its place, in an error that names the op and the sample.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ def measured(chunk: Chunk, program: Program, epoch: int) -> tuple[Chunk, Layout]
     """
     while True:
         try:
-            return chunk, layout_of(chunk.samples, other=OTHER)
+            return chunk, layout_of(chunk.samples)
         except Exception:
             number, cause = first_unsendable(chunk.samples) or (0, TypeError("as a whole"))
         place = chunk.places[number]
@@ -79,11 +79,11 @@ def measured(chunk: Chunk, program: Program, epoch: int) -> tuple[Chunk, Layout]
             chunk = Chunk(before, places, Failure(exc, record), chunk.losses)
 
 
-def first_unsendable(samples: list[Any], private: Collection[str] = ()) -> tuple[int, Exception] | None:
+def first_unsendable(samples: list[Any]) -> tuple[int, Exception] | None:
     """The number of the first sample that cannot be sent, and why."""
     for number, sample in enumerate(samples):
         try:
-            layout_of(sample, other=OTHER, private=private)
+            layout_of(sample)
         except Exception as exc:
             return number, exc
     return None
@@ -154,7 +154,7 @@ def written(layout: Layout, blocks: BlockMap, block: int | None) -> Sequence[byt
 
 def unstowed(cargo: Cargo, memory: Any) -> Chunk:
     """The chunk again; its samples look into `memory`."""
-    chunk = Chunk(decode(cargo.header, memory, other=OTHER), cargo.places)
+    chunk = Chunk(decode(cargo.header, memory), cargo.places)
     if cargo.trouble is not None:
         losses, failure = pickle.loads(cargo.trouble)
         chunk.losses = [_record(one, unpacked(one[3])) for one in losses]

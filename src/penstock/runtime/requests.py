@@ -12,12 +12,9 @@ from penstock.runtime.cargo import first_unsendable
 from penstock.runtime.chunk import ErrorRecord, Failure
 from penstock.runtime.remote_task import RemoteTask
 from penstock.runtime.stage_run import Job
-from penstock.runtime.wire import OTHER, Request
+from penstock.runtime.wire import Request
 
 __all__ = ["laid_out", "request_for"]
-
-#: modules that a worker process cannot import
-_PRIVATE = ("__main__",)
 
 
 def request_for(job: Job, number: int, header: bytes | None, block: int | None, grant: int | None) -> Request:
@@ -51,16 +48,16 @@ def laid_out(job: Job) -> Layout | None:
     if not tree:
         return None
     try:
-        return layout_of(tree, other=OTHER, private=_PRIVATE)
+        return layout_of(tree)
     except Exception as exc:
         what = "samples" if "samples" in tree else "read"
-        found = first_unsendable(tree[what], private=_PRIVATE)
+        found = first_unsendable(tree[what])
         if found is None:
             raise exc
         number, cause = found
     _cut_short(job, number, cause)
     tree[what] = tree[what][: job.ticket.count]
-    return layout_of(tree, other=OTHER, private=_PRIVATE)
+    return layout_of(tree)
 
 
 def _cut_short(job: Job, number: int, cause: Exception) -> None:

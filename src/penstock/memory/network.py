@@ -1,0 +1,205 @@
+"""Samples for the network: a header and raw bytes. Nothing that came is ever run, and no class imported by name.
+
+The header is msgpack. It holds everything but arrays and tensors, and says where in one memory those lie, each at
+a multiple of 64 bytes. Between our own processes, `penstock.memory.codec` is faster and carries more.
+
+* **Copied once.** `layout_of` only measures; `Layout.write` copies every array to its place.
+* **Viewed, not copied.** Decoded arrays and tensors look into the memory and keep it alive.
+* **Any header is safe to decode.** It gives samples that hold no more than the header and the memory do, up to a
+  constant factor, or a `CodecError`. A tensor in it imports torch, and nothing else is imported.
+
+Carried are dicts, lists, tuples, arrays and scalars of numpy without fields or objects, tensors of torch, str,
+bytes, int of 64 bits, float, bool and None. A named tuple arrives as a tuple, a dataclass as a dict, a tensor on
+the CPU, and an array in C order. Anything else is refused, with its place among the samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import BadHeader, CodecError, NotCarried
+from penstock.tensors import ARRAY_DTYPES, array_of, dtype_name, is_tensor, tensor_of
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+__all__ = ["Layout", "decode", "layout_of"]
+
+#: the first byte of every header; another one for each change that an older reader would misread
+VERSION = 2
+#: where arrays begin: a multiple of the cache line, which suits every dtype
+ALIGNMENT = 64
+#: containers inside of containers
+DEEPEST = 100
+
+#: what msgpack has no type of its own for
+_TUPLE, _ARRAY, _SCALAR, _TENSOR = range(4)
+
+_Size = Annotated[int, msgspec.Meta(ge=0)]
+_Shape = Annotated[tuple[_Size, ...], msgspec.Meta(max_length=64)]
+#: dtype, shape and offset of an array
+_Place: TypeAlias = tuple[Annotated[str, msgspec.Meta(max_length=40)], _Shape, _Size]
+
+_ENCODER = msgspec.msgpack.Encoder()
+_PLACE: msgspec.msgpack.Decoder[_Place] = msgspec.msgpack.Decoder(_Place)
+_PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+
+#: dtypes of plain values: no objects, and no fields
+_DTYPE = re.compile(r"[<>|]([biufc][0-9]{1,2}|[SUV][0-9]{1,9}|[mM]8(\[([1-9][0-9]{0,8})?[a-zA-Z]{1,2}\])?)")
+
+
+class Layout:
+    """Samples that have been measured: their header, and how many bytes of memory their arrays need.
+
+    It looks at their arrays until it is dropped; what is written is what they hold by then.
+
+    >>> layout = layout_of([{"x": np.arange(3), "name": "a"}])
+    >>> memory = bytearray(layout.nbytes)
+    >>> layout.write(memory)
+    >>> decode(layout.header, memory)
+    [{'x': array([0, 1, 2]), 'name': 'a'}]
+    """
+
+    def __init__(self, samples: Any) -> None:
+        self.nbytes = 0
+        self._arrays: list[tuple[NDArray[Any], int]] = []
+        try:
+            self.header = bytes((VERSION,)) + _ENCODER.encode(self._plain(samples))
+        except (NotCarried, OverflowError, UnicodeEncodeError) as exc:
+            raise NotCarried(f"samples{exc if isinstance(exc, NotCarried) else f': {exc}'}") from None
+
+    def write(self, memory: WriteableBuffer) -> None:
+        """Copy every array to its place. What lies between them is left as it is."""
+        view = memoryview(memory)
+        if view.nbytes < self.nbytes:
+            raise ValueError(f"the arrays need {self.nbytes} bytes, the memory has {view.nbytes}")
+        for array, offset in self._arrays:
+            np.copyto(np.ndarray(array.shape, array.dtype, view, offset), array)
+
+    def _plain(self, value: Any, depth: int = 0) -> Any:
+        """The same in types that msgpack knows."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is np.ndarray or kind is np.memmap:
+            return self._place(_ARRAY, value, value.dtype.str)
+        if isinstance(value, (np.str_, np.bytes_)):
+            return value.item()
+        if isinstance(value, np.generic):
+            return self._place(_SCALAR, np.asarray(value), value.dtype.str)
+        if is_tensor(value) and value.is_leaf and (name := dtype_name(value)) is not None:
+            return self._place(_TENSOR, array_of(value), name)
+        if kind is list and _PLAIN.issuperset(map(type, value)):
+            return value
+        if depth == DEEPEST:
+            raise NotCarried(f": nested deeper than {DEEPEST}, or inside of itself")
+        if kind is dict:
+            return dict(zip(value, self._each(value.values(), list(value), depth), strict=True))
+        if dataclasses.is_dataclass(kind):
+            names = [field.name for field in dataclasses.fields(kind)]
+            return dict(zip(names, self._each([getattr(value, name) for name in names], names, depth), strict=True))
+        if kind is list:
+            return self._each(value, range(len(value)), depth)
+        if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):
+            return msgspec.msgpack.Ext(_TUPLE, _ENCODER.encode(self._each(value, range(len(value)), depth)))
+        raise NotCarried(
+            f": a {kind.__module__}.{kind.__qualname__} cannot be sent over the network; make it an array, a "
+            "number, a string or bytes, or a dict, list or tuple of these"
+        )
+
+    def _each(self, values: Iterable[Any], names: Any, depth: int) -> list[Any]:
+        found: list[Any] = []
+        try:
+            for value in values:
+                found.append(self._plain(value, depth + 1))
+        except NotCarried as exc:
+            raise NotCarried(f"[{names[len(found)]!r}]{exc}") from None
+        return found
+
+    def _place(self, kind: int, array: NDArray[Any], name: str) -> msgspec.msgpack.Ext:
+        if array.dtype.names is not None or not _DTYPE.fullmatch(array.dtype.str):
+            raise NotCarried(
+                f": values of dtype {array.dtype} cannot be sent over the network; make it an array of numbers "
+                "or of strings of a fixed size, or a dict of such arrays"
+            )
+        offset = 0
+        if array.nbytes:
+            offset = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+            self._arrays.append((array, offset))
+            self.nbytes = offset + array.nbytes
+        return msgspec.msgpack.Ext(kind, _ENCODER.encode((name, array.shape, offset)))
+
+
+def layout_of(samples: Any) -> Layout:
+    """Measure samples; no array is copied. Raises NotCarried, with the place of what cannot be sent.
+
+    >>> layout_of({"x": [1, {2, 3}]})
+    Traceback (most recent call last):
+    ...
+    penstock.errors.NotCarried: samples['x'][1]: a builtins.set cannot be sent over the network; ...
+    """
+    return Layout(samples)
+
+
+def decode(header: ReadableBuffer, memory: ReadableBuffer = b"") -> Any:
+    """The samples that a header describes, with arrays that look into `memory`, to which a layout was written."""
+    data = memoryview(header)
+    if not data.nbytes or data[0] != VERSION:
+        found = f"of version {data[0]}" if data.nbytes else "empty"
+        raise BadHeader(f"the header is {found}, and not of version {VERSION}; use one penstock on both sides")
+    try:
+        return _Reading(memory).decoder.decode(data[1:])
+    except CodecError:
+        raise
+    except (msgspec.DecodeError, TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise BadHeader(f"the header is damaged: {exc}") from None
+
+
+class _Reading:
+    """Makes what msgpack has no type for. msgspec checks types; sizes, places and names are checked here."""
+
+    def __init__(self, memory: ReadableBuffer) -> None:
+        view = memoryview(memory)
+        self.memory = view.cast("B") if view.nbytes else memoryview(b"")
+        self.end = 0
+        self.decoder = msgspec.msgpack.Decoder(ext_hook=self.made)
+
+    def made(self, kind: int, data: memoryview) -> Any:
+        if kind == _TUPLE:
+            return tuple(msgspec.msgpack.Decoder(list, ext_hook=self.made).decode(data))
+        if kind not in (_ARRAY, _SCALAR, _TENSOR):
+            raise BadHeader(f"the header holds a value of kind {kind}, which is not known")
+        name, shape, offset = _PLACE.decode(data)
+        if kind == _TENSOR:
+            if name not in ARRAY_DTYPES:
+                raise BadHeader(f"the header names a tensor of {name!r}, which is not carried")
+            return tensor_of(self.array(ARRAY_DTYPES[name], shape, offset), name)
+        if not _DTYPE.fullmatch(name):
+            raise BadHeader(f"the header names the dtype {name!r}, which is not one of plain values")
+        dtype = np.dtype(name)
+        if kind == _ARRAY:
+            return self.array(dtype, shape, offset)
+        if shape or dtype.kind == "U":  # numpy does not check its characters
+            raise BadHeader(f"the header names a scalar of shape {shape} and dtype {dtype}")
+        return self.array(dtype, shape, offset)[()]
+
+    def array(self, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int) -> NDArray[Any]:
+        nbytes = prod(shape) * dtype.itemsize
+        if not nbytes:
+            return np.ndarray(shape, dtype)
+        # No byte is claimed twice, or a short header could ask for the same memory a million times.
+        if offset < self.end or offset % ALIGNMENT or offset + nbytes > self.memory.nbytes:
+            raise BadHeader(
+                f"the header puts {nbytes} bytes at {offset}, which is not a multiple of {ALIGNMENT} "
+                f"between {self.end} and the end of the memory at {self.memory.nbytes}"
+            )
+        self.end = offset + nbytes
+        return np.ndarray(shape, dtype, self.memory[offset : self.end])
