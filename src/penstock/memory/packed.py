@@ -8,8 +8,7 @@ Guarantees:
 
 * Only lists whose items are all str, bytes, int, float, complex, bool, None or tuples of these are packed. They
   cannot be changed, so nothing but ``is`` tells a new item from the one before.
-* Everything that a list can do gives what a list would give. ``isinstance(packed, list)`` is true, and C code that
-  asks for a real list finds out that this is none, instead of an empty one.
+* Everything that a list can do gives what a list would give, and ``isinstance(packed, list)`` is true.
 * The first call that changes the list makes it a real one, in this process alone.
 """
 
@@ -18,7 +17,7 @@ from __future__ import annotations
 import marshal
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -89,12 +88,11 @@ def _all_plain(items: Iterable[Any], depth: int = 0) -> bool:
 class PackedList(Sequence[Any]):
     """A list of plain values in shared memory."""
 
-    __slots__ = ("_data", "_ends", "_items", "_size")
+    __slots__ = ("_data", "_ends", "_items")
 
     def __init__(self, ends: NDArray[np.uint8], data: NDArray[np.uint8]) -> None:
         self._ends = ends.data.cast("B").cast("q")
         self._data = data.data
-        self._size = len(self._ends) - 1
         #: the real list, once it is one
         self._items: list[Any] | None = None
 
@@ -110,60 +108,36 @@ class PackedList(Sequence[Any]):
     def real(self) -> list[Any]:
         """This list as a real one, from now on."""
         if self._items is None:
-            self._items = list(self)
+            self._items = self[:]
         return self._items
 
     def __len__(self) -> int:
-        return self._size if self._items is None else len(self._items)
+        return len(self._ends) - 1 if self._items is None else len(self._items)
 
     def __getitem__(self, index: Any) -> Any:
         if self._items is not None:
             return self._items[index]
-        ends = self._ends
+        ends, size = self._ends, len(self)
         if isinstance(index, slice):
-            return [_loads(self._data[ends[at] : ends[at + 1]]) for at in range(*index.indices(self._size))]
+            return [_loads(self._data[ends[at] : ends[at + 1]]) for at in range(*index.indices(size))]
         at = operator.index(index)
         if at < 0:
-            at += self._size
-        if not 0 <= at < self._size:
+            at += size
+        if not 0 <= at < size:
             raise IndexError("list index out of range")
         return _loads(self._data[ends[at] : ends[at + 1]])
 
-    def __iter__(self) -> Iterator[Any]:
-        at = 0
-        while at < len(self):  # which may change on the way, as with a list
-            yield self[at]
-            at += 1
-
-    def __reversed__(self) -> Iterator[Any]:
-        return (self[at] for at in range(len(self) - 1, -1, -1))
-
-    def __contains__(self, value: Any) -> bool:
-        return any(item is value or item == value for item in self)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or not hasattr(list, name):
+            raise AttributeError(f"'list' object has no attribute {name!r}")
+        return getattr(self.real(), name)  # append, sort and others that change a list
 
     def copy(self) -> list[Any]:
         """A real list of the same items."""
         return self[:]  # type: ignore[no-any-return]
 
-    def __add__(self, other: Any) -> Any:
-        return self[:] + other[:] if isinstance(other, list) else NotImplemented
-
     def __radd__(self, other: Any) -> Any:
-        return other[:] + self[:] if isinstance(other, list) else NotImplemented
-
-    def __mul__(self, times: Any) -> Any:
-        return self[:] * times
-
-    __rmul__ = __mul__
-
-    def __iadd__(self, other: Any) -> PackedList:
-        self.real().extend(other)
-        return self
-
-    def __imul__(self, times: Any) -> PackedList:
-        items = self.real()
-        items *= times
-        return self
+        return other + self[:] if isinstance(other, list) else NotImplemented
 
     def __repr__(self) -> str:
         return repr(self[:])
@@ -174,30 +148,18 @@ class PackedList(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def _compared(name: str) -> Callable[[PackedList, Any], Any]:
-    compare = getattr(list, name)
+def _like_a_list(name: str, changes: bool) -> Callable[..., Any]:
+    method = getattr(list, name)
 
-    def method(self: PackedList, other: Any) -> Any:
-        if type(other) is PackedList:
-            other = other[:]
-        return compare(self[:], other) if isinstance(other, list) else NotImplemented
+    def operation(self: PackedList, *args: Any) -> Any:
+        items = self.real() if changes else self[:]
+        found = method(items, *(one[:] if type(one) is PackedList else one for one in args))
+        return self if found is items else found
 
-    return method
-
-
-def _changed(name: str) -> Callable[..., Any]:
-    change = getattr(list, name)
-
-    def method(self: PackedList, *args: Any, **kwargs: Any) -> Any:
-        return change(self.real(), *args, **kwargs)
-
-    return method
+    return operation
 
 
-for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
-    setattr(PackedList, _name, _compared(_name))
-for _name in (
-    *("append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"),
-    *("__setitem__", "__delitem__"),
-):
-    setattr(PackedList, _name, _changed(_name))
+for _name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__add__", "__mul__", "__rmul__"):
+    setattr(PackedList, _name, _like_a_list(_name, changes=False))
+for _name in ("__iadd__", "__imul__", "__setitem__", "__delitem__"):
+    setattr(PackedList, _name, _like_a_list(_name, changes=True))
