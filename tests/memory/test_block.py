@@ -24,7 +24,7 @@ from tests.runtime.helpers import SOON_S, run_script
 from penstock import PenstockError
 from penstock.memory import block as module
 from penstock.memory import segment
-from penstock.memory.block import BlockMap, Blocks, shared_copy
+from penstock.memory.block import BlockMap, Blocks, single_block
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at the process through /proc")
 
@@ -131,14 +131,14 @@ def test_a_view_alone_does_not_return_the_block_and_release_does(blocks):
     block = blocks.acquire(1000)
     block.view()[:] = 1
     assert blocks.acquire(1000) is not block
-    blocks.release(block.number)
+    block.release()
     assert blocks.acquire(1000) is block
 
 
 def test_release_leaves_a_block_to_its_array(blocks):
     block = blocks.acquire(1000)
     array = block.array()
-    blocks.release(block.number)
+    block.release()
     assert blocks.acquire(1000) is not block
     del array
     assert blocks.acquire(1000) is block
@@ -157,19 +157,12 @@ def test_a_block_has_one_array_per_use(blocks):
 def test_the_end_of_an_earlier_use_does_not_end_this_one(blocks):
     block = blocks.acquire(1000)
     earlier = block.generation
-    blocks.release(block.number)
-    blocks.release(block.number)  # one too many
+    block.release()
+    block.release()  # one too many
     assert blocks.acquire(1000) is block
     assert blocks.stats()["bytes_out"] == block.size
-    blocks.release(block.number, earlier)
     blocks._returned.put((block.number, earlier))  # a finalizer that is late
     assert blocks.acquire(1000) is not block
-
-
-def test_numbers_that_are_not_known_are_ignored(blocks):
-    blocks.release(-1)
-    blocks._returned.put((-1, 1))
-    assert blocks.acquire(1000).number in blocks.numbers()
 
 
 def test_with_all_blocks_out_there_is_none_until_one_returns(kind):
@@ -186,7 +179,7 @@ def test_the_block_freed_last_is_lent_first(blocks):
     """Its memory is still in the cache."""
     held = [blocks.acquire(1000) for _ in range(3)]
     for block in (held[2], held[0], held[1]):
-        blocks.release(block.number)
+        block.release()
     assert [blocks.acquire(1000) for _ in range(3)] == [held[1], held[0], held[2]]
 
 
@@ -204,22 +197,22 @@ def test_at_most_an_eighth_of_a_block_is_unused(nbytes):
 def test_a_large_block_serves_a_small_batch_only_when_there_is_no_room_for_a_small_one():
     with Blocks(limit_bytes=9 * MB) as blocks:
         large = blocks.acquire(4 * MB)
-        blocks.release(large.number)
+        large.release()
         small = blocks.acquire(MB)
         assert small is not large
         other = blocks.acquire(2_900_000)
         assert other is large
-        blocks.release(large.number)
+        large.release()
         held = blocks.acquire(4 * MB), blocks.acquire(3 * MB)
         assert held[0] is large
-        blocks.release(large.number)
+        large.release()
         assert blocks.acquire(MB) is large
 
 
 def test_idle_blocks_that_are_too_small_make_room(blocks):
     small = [blocks.acquire(MB) for _ in range(50)]
     for block in small:
-        blocks.release(block.number)
+        block.release()
     assert blocks.acquire(60 * MB).size >= 60 * MB
     assert blocks.stats()["bytes"] <= 64 * MB
 
@@ -260,24 +253,24 @@ def test_a_block_that_is_used_again_costs_no_page_faults(blocks):
 def test_idle_blocks_beyond_what_was_out_lately_are_given_back(blocks):
     many = [blocks.acquire(MB) for _ in range(10)]
     for block in many:
-        blocks.release(block.number)
+        block.release()
     few = [blocks.acquire(MB) for _ in range(2)]
     for _ in range(3 * module._LATELY):
         blocks.acquire(MB).array()[0] = 1
     assert blocks.stats()["blocks"] == 3
-    assert {block.number for block in few} <= blocks.numbers()
+    assert {block.number for block in few} <= set(blocks._blocks)
 
 
 def test_blocks_in_steady_use_are_kept(blocks):
     for _ in range(module._LATELY):
         batches = [blocks.acquire(MB).array() for _ in range(5)]
         del batches
-    before = blocks.numbers()
+    before = set(blocks._blocks)
     assert len(before) == 5
     for _ in range(module._LATELY):
         batches = [blocks.acquire(MB).array() for _ in range(5)]
         del batches
-    assert blocks.numbers() == before
+    assert set(blocks._blocks) == before
 
 
 def test_what_is_given_back_is_free_at_once_even_where_a_worker_maps_it(blocks):
@@ -287,7 +280,7 @@ def test_what_is_given_back_is_free_at_once_even_where_a_worker_maps_it(blocks):
         handed.attach(block.number, os.dup(block.fd), block.size)
         handed.view(block.number)[:] = 1
         assert os.fstat(watch).st_blocks * 512 == block.size
-        blocks.release(block.number)
+        block.release()
         blocks.close()
         assert os.fstat(watch).st_blocks == 0
         assert not handed.view(block.number).any()
@@ -301,7 +294,7 @@ def test_close_leaves_arrays_valid_and_nothing_behind_when_they_die():
     kept = [blocks.acquire(MB).array()[10:20] for _ in range(5)]
     for number, view in enumerate(kept):
         view[:] = number
-    blocks.release(blocks.acquire(MB).number)
+    blocks.acquire(MB).release()
     blocks.close()
     blocks.close()
     assert descriptors() == open_before
@@ -361,7 +354,7 @@ def test_blocks_that_are_dropped_without_close_leave_nothing_behind():
     blocks = Blocks(64 * MB)
     block, idle = blocks.acquire(MB), blocks.acquire(MB)
     view = block.array()[:10]
-    blocks.release(idle.number)
+    idle.release()
     del blocks, block, idle
     assert descriptors() == open_before
     assert mapped() == segments + 1
@@ -389,7 +382,7 @@ import os, sys, threading
 import numpy as np
 from penstock.memory import block as module
 from penstock.memory import segment
-from penstock.memory.block import BlockMap, Blocks, shared_copy
+from penstock.memory.block import BlockMap, Blocks, single_block
 
 def made(then):
     blocks = Blocks(10_000_000)
@@ -406,7 +399,7 @@ closed_with_a_view.close()
 cycle = [cyclic := Blocks(10_000_000), cyclic.acquire(100).array()]
 cycle.append(cycle)
 late = Blocks(10_000_000)
-sys.outlives_most = late, late.acquire(100).array(), late.acquire(9), shared_copy(np.arange(9))
+sys.outlives_most = late, late.acquire(100).array(), late.acquire(9), single_block(9)
 handed = BlockMap()
 handed.attach(1, os.dup(open_use.fd), open_use.size)
 handed_view = handed.view(1)
@@ -501,7 +494,7 @@ def test_the_block_of_a_killed_worker_is_released_and_used_again(blocks):
     with Worker() as worker:
         worker.fill(block, 1)
         worker.process.kill()
-    blocks.release(block.number)
+    block.release()
     assert blocks.acquire(100_000) is block
     block.array()[:] = 2
 
@@ -582,7 +575,7 @@ def test_without_descriptors_to_send_there_are_no_blocks(monkeypatch):
     with Blocks(MB) as blocks:
         assert blocks.acquire(10) is None
     with pytest.raises(PenstockError, match="cannot hand descriptors"):
-        shared_copy(np.arange(3))
+        single_block(3)
 
 
 # Forks, each in an interpreter of its own.
@@ -591,7 +584,7 @@ FORK = """
 import os, pathlib, resource, sys
 import numpy as np
 import penstock as ps
-from penstock.memory.block import BlockMap, Blocks, shared_copy
+from penstock.memory.block import BlockMap, Blocks, single_block
 
 def in_child(check):
     pid = os.fork()
@@ -618,8 +611,8 @@ blocks = Blocks(10_000_000)
 block, idle, filled = blocks.acquire(1000), blocks.acquire(1000), blocks.acquire(1000)
 array = filled.array()
 array[:] = 5
-blocks.release(idle.number)
-numbers = blocks.numbers()
+idle.release()
+numbers = set(blocks._blocks)
 
 def check():
     global array
@@ -635,47 +628,20 @@ def check():
         block.view()
     except ps.PenstockError as exc:
         assert "another process" in str(exc)
-    blocks.release(block.number)
+    block.release()
     del array
-    assert blocks.numbers() == set()
+    assert set(blocks._blocks) == set()
     blocks.close()
     with Blocks(10_000_000) as own:
         own.acquire(1000).array()[:] = 1
 
 for _ in range(3):
     assert ended_well(in_child(check))
-assert blocks.numbers() == numbers
+assert set(blocks._blocks) == numbers
 assert blocks.stats()["blocks_out"] == 2
 assert blocks.acquire(1000) is idle
 assert (array == 5).all()
 block.view()[:] = 1
-"""
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_what_a_forked_child_inherited_keeps_its_values():
-    done = run_script(
-        FORK
-        + """
-blocks = Blocks(10_000_000)
-first = blocks.acquire(1000)
-array = first.array()
-array[:] = 5
-go, ready = os.pipe()
-
-def check():
-    os.read(go, 1)
-    assert (array == 5).all()
-
-pid = in_child(check)
-del array
-others = [blocks.acquire(1000) for _ in range(3)]
-assert first not in others
-for block in others:
-    block.array()[:] = 9
-os.write(ready, b"1")
-assert ended_well(pid)
 """
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -742,7 +708,7 @@ blocks = Blocks(1_000_000_000)
 small, zeros = blocks.acquire(1_000_000).array(), np.zeros(50_000_000, np.uint8){USED}
 before = len(os.listdir("/proc/self/fd"))
 resource.setrlimit(({setting})[0], ({setting})[1:] * 2)
-for make in (lambda: blocks.acquire(200_000_000), lambda: shared_copy(zeros)):
+for make in (lambda: blocks.acquire(200_000_000), lambda: single_block(zeros.nbytes)):
     try:
         make()
     except ps.PenstockError as exc:
@@ -765,7 +731,7 @@ def test_idle_blocks_are_given_back_before_memory_is_said_to_be_refused():
 blocks = Blocks(1_000_000_000)
 idle = [blocks.acquire(10_000_000) for _ in range(10)]
 for block in idle:
-    blocks.release(block.number){USED}
+    block.release(){USED}
 resource.setrlimit(resource.RLIMIT_AS, (used + 20_000_000, used + 20_000_000))
 blocks.acquire(80_000_000).array()[:] = 1
 assert blocks.stats()["blocks"] == 1
@@ -906,59 +872,6 @@ ARRAYS = {
     "big endian": np.arange(5, dtype=">i4"),
     "bool": np.array([True, False]),
 }
-
-
-@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
-def test_a_shared_copy_has_the_values_and_is_read_only(array, kind):
-    copy, block = shared_copy(array)
-    assert copy.dtype == array.dtype
-    assert copy.shape == array.shape
-    assert np.array_equal(copy, array)
-    assert copy.flags.c_contiguous
-    for target in (copy, copy[...]):
-        with pytest.raises(ValueError, match="read-only"):
-            target[...] = array
-        with pytest.raises(ValueError, match="WRITEABLE"):
-            target.flags.writeable = True
-    handed = BlockMap()
-    handed.attach(block.number, os.dup(block.fd), block.size, writable=False)
-    there = np.ndarray(array.shape, array.dtype, buffer=handed.view(block.number))
-    assert np.array_equal(there, array)
-    assert not there.flags.writeable
-    block.close()
-    block.close()
-    assert np.array_equal(copy, array)
-
-
-def test_a_shared_copy_reaches_another_process(kind):
-    copy, block = shared_copy(np.full(100_000, 7, np.uint8))
-    with Worker() as worker:
-        assert worker.fill(block, 8)[0] == 7
-    block.close()
-    assert (copy == 8).all()  # the worker mapped it for writing; a reader of a source does not
-
-
-def test_shared_copies_leave_nothing_behind_without_close():
-    segments, open_before = mapped(), descriptors()
-    copy, block = shared_copy(np.arange(1000))
-    row = copy[5:6]
-    del copy, block
-    assert descriptors() == open_before
-    assert row[0] == 5
-    del row
-    assert mapped() == segments
-
-
-def test_an_array_of_objects_is_refused():
-    with pytest.raises(PenstockError, match="holds Python objects"):
-        shared_copy(np.array([{}, None]))
-
-
-def test_copies_and_blocks_of_one_process_have_different_numbers():
-    copies = [shared_copy(np.arange(3))[1] for _ in range(3)]
-    with Blocks(MB) as one, Blocks(MB) as other:
-        numbers = [block.number for block in (*copies, one.acquire(1), other.acquire(1))]
-    assert len(set(numbers)) == 5
 
 
 # Blocks as a worker sees them.

@@ -12,34 +12,29 @@ Guarantees:
 * Blocks have no name, so nothing is left of them when their processes have ended, however they ended.
 * A process holds one descriptor per block that it owns, within a bound over all `Blocks`, and none for a
   block that it was handed. The owner keeps its descriptor for workers that start later.
-* A forked child owns none of its parent's blocks. What it inherited of their arrays keeps its values.
+* A forked child owns none of its parent's blocks.
 """
 
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable
 from itertools import count
 from queue import SimpleQueue
-from typing import Any, Self, TypeAlias
+from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock import system
 from penstock.errors import PenstockError
 from penstock.interrupts import uninterrupted
+from penstock.memory.block_map import BlockMap, Bytes, Lease, Use, refused, whole_pages
 from penstock.memory.segment import SENDABLE, Mapping, new_segment
 
-__all__ = ["Block", "BlockMap", "Blocks", "shared_copy", "single_block"]
-
-Bytes: TypeAlias = NDArray[np.uint8]
-_Use: TypeAlias = tuple[int, int]  # a block's number and which of its uses
+__all__ = ["Block", "BlockMap", "Blocks", "single_block"]
 
 #: blocks of one process, over all `Blocks`, whatever the limit on descriptors
 _MOST_BLOCKS = 256
@@ -49,8 +44,6 @@ _SHARE_OF_DESCRIPTORS = 8
 _PLENTY = 0.75
 #: how many acquires "lately" means where idle blocks are given back
 _LATELY = 256
-#: mappings that a process keeps of blocks it was handed; more than an owner ever has
-_MOST_MAPPED = 1024
 
 _numbers = count()
 
@@ -61,9 +54,9 @@ class Block:
     Page-aligned. The content is arbitrary: what the last use left.
     """
 
-    __slots__ = ("_mapping", "_returned", "fd", "generation", "inherited", "lent", "number", "size")
+    __slots__ = ("_mapping", "_returned", "fd", "generation", "lent", "number", "size")
 
-    def __init__(self, size: int, returned: SimpleQueue[_Use]) -> None:
+    def __init__(self, size: int, returned: SimpleQueue[Use]) -> None:
         self._mapping: Mapping | None
         self.fd, self._mapping = new_segment(size)
         self.number = next(_numbers)
@@ -72,8 +65,6 @@ class Block:
         self.generation = 0
         #: the array of this use is out, and its death ends the use
         self.lent = False
-        #: a forked child may look at it, so it is not used again
-        self.inherited = False
         self._returned = returned
 
     def view(self) -> Bytes:
@@ -84,7 +75,7 @@ class Block:
         """The memory as an array whose death, views and all, releases the block. Once per `acquire`."""
         if self.lent:
             raise RuntimeError(f"block {self.number} has an array already; take views of that")
-        lease = _Lease(self._mapped(), self._returned, (self.number, self.generation))
+        lease = Lease(self._mapped(), self._returned, (self.number, self.generation))
         self.lent = True
         return np.asarray(lease)
 
@@ -117,31 +108,12 @@ class Block:
         _owned.discard(self.number)
         fd, self.fd = self.fd, -1
         os.close(fd)
-        if idle and not self.inherited:
+        if idle:
             mapping.free()
 
     def __del__(self) -> None:
         if hasattr(self, "_returned"):  # it was made
             self.close()
-
-    def __repr__(self) -> str:
-        return f"<Block {self.number}: {self.size} bytes, use {self.generation}>"
-
-
-class _Lease:
-    """Stands behind the array of a block. Its `__del__` may run in any thread, inside the garbage collector."""
-
-    __slots__ = ("__array_interface__", "mapping", "returned", "use")
-
-    def __init__(self, mapping: Mapping, returned: SimpleQueue[_Use], use: _Use) -> None:
-        self.__array_interface__ = mapping.__array_interface__
-        self.mapping = mapping
-        self.returned = returned
-        self.use = use
-
-    def __del__(self) -> None:
-        if hasattr(self, "use"):  # it was made
-            self.returned.put(self.use)
 
 
 class Blocks:
@@ -169,7 +141,7 @@ class Blocks:
         self._lock = threading.Lock()
         self._blocks: dict[int, Block] = {}
         self._idle: dict[int, Block] = {}  # the one idle longest first
-        self._returned: SimpleQueue[_Use] = SimpleQueue()
+        self._returned: SimpleQueue[Use] = SimpleQueue()
         self._bytes = self._bytes_out = 0
         #: the most bytes of blocks that there have been, idle ones included
         self.peak_bytes = 0
@@ -197,16 +169,6 @@ class Blocks:
             self._settle()
         return None if self._closed else block
 
-    def release(self, number: int, generation: int | None = None) -> None:
-        """Take back a block that has no array, such as that of a worker that has died. Never waits.
-
-        Nobody may write to it any more. Does nothing if the block is idle, if its array decides, or if this
-        use of it is over.
-        """
-        block = self._blocks.get(number)
-        if block is not None and generation in (None, block.generation):
-            block.release()
-
     def descriptor(self, block: Block) -> int | None:
         """A descriptor of the block to send and then to close; None if it is closed, or there are too many.
 
@@ -229,19 +191,11 @@ class Blocks:
             self._keep_spare()
         self._settle()
 
-    def __getitem__(self, number: int) -> Block:
-        """The block with that number. KeyError if it was given back."""
-        return self._blocks[number]
-
     @property
     def scarce(self) -> bool:
         """So much is out that what can be copied should be."""
         out = len(self._blocks) - len(self._idle)
         return self._bytes_out > _PLENTY * self.limit_bytes or out > _PLENTY * _most_blocks()
-
-    def numbers(self) -> set[int]:
-        """The blocks there are. A worker may drop any other that it was handed."""
-        return set(self._blocks)
 
     @property
     def nbytes(self) -> int:
@@ -291,8 +245,6 @@ class Blocks:
         block.lent = False
         self._bytes_out -= block.size
         self._idle[block.number] = block
-        if block.inherited:
-            self._give_back(block)
 
     def _lend(self, block: Block) -> None:
         block.generation += 1
@@ -336,7 +288,7 @@ class Blocks:
                 elif exc.errno in (errno.EMFILE, errno.ENFILE):
                     return None
                 else:
-                    raise _refused(size, exc, self._blocks.values()) from exc
+                    raise refused(size, exc, self._blocks.values()) from exc
         _owned.add(block.number)
         self._blocks[block.number] = block
         self._bytes += size
@@ -380,101 +332,19 @@ class Blocks:
         self._blocks, self._idle = {}, {}
         self._bytes = self._bytes_out = 0
 
-    def _before_fork(self) -> None:
-        for block in list(self._blocks.values()):
-            block.inherited |= block.lent
-
     def _after_fork_in_child(self) -> None:
         self._elsewhere = True
         self._lock = threading.Lock()  # nobody may be left to release the other
         self._forget()
 
 
-class BlockMap:
-    """The blocks that a process was handed, by number.
-
-    The owner sends `block.fd` over a Unix socket once, with number and size, and from then on the number.
-    It says which to drop: those that `Blocks.numbers` no longer has. Beyond `most`, the oldest is dropped.
-    """
-
-    def __init__(self, most: int = _MOST_MAPPED) -> None:
-        self.most = most
-        self._mappings: dict[int, Mapping] = {}
-
-    def attach(self, number: int, fd: int, size: int, *, writable: bool = True) -> None:
-        """Map a block, and close `fd`: receive it with `MSG_CMSG_CLOEXEC`, so that no other program gets it.
-
-        A writable block is warm from here on; a read-only one, such as a `shared_copy`, as it is read.
-        """
-        try:
-            if (there := os.fstat(fd).st_size) < size:
-                raise PenstockError(f"block {number} has {there} bytes, and not the {size} it should have")
-            mapping = Mapping(fd, size, writable=writable, warm=writable)
-        except OSError as exc:
-            raise _refused(size, exc, self._mappings.values()) from exc
-        finally:
-            os.close(fd)
-        self._mappings.pop(number, None)
-        self._mappings[number] = mapping
-        while len(self._mappings) > self.most:
-            self.drop(next(iter(self._mappings)))
-
-    def view(self, number: int) -> Bytes:
-        """The memory of a block. KeyError if it is not attached."""
-        return np.asarray(self._mappings[number])
-
-    def array(self, number: int, use: int, returned: SimpleQueue[_Use]) -> Bytes:
-        """The memory of a block that is lent: when the last view has died, `(number, use)` is in `returned`."""
-        return np.asarray(_Lease(self._mappings[number], returned, (number, use)))
-
-    def drop(self, number: int) -> None:
-        """Forget a block; its memory stays mapped while there are views. Does nothing if it is not attached."""
-        self._mappings.pop(number, None)
-
-    def __contains__(self, number: int | None) -> bool:
-        return number in self._mappings
-
-    def __len__(self) -> int:
-        return len(self._mappings)
-
-    def close(self) -> None:
-        """Drop all."""
-        self._mappings.clear()
-
-
-def shared_copy(array: NDArray[Any]) -> tuple[NDArray[Any], Block]:
-    """The array in shared memory, read-only, and the block to hand to workers, which `attach` it read-only.
-
-    Closing the block ends the handing out; the array stays valid.
-
-    >>> copy, block = shared_copy(np.arange(6.0).reshape(2, 3))
-    >>> copy[1], copy.flags.writeable
-    (array([3., 4., 5.]), False)
-    >>> block.close()
-    """
-    if array.dtype.hasobject:
-        raise PenstockError(
-            f"an array of type {array.dtype} holds Python objects, which cannot be in shared memory; "
-            "make it an array of numbers or fixed-size strings, or give the objects as a list"
-        )
-    block = single_block(array.nbytes)
-    mapping = block._mapped()
-    np.ndarray(array.shape, array.dtype, buffer=np.asarray(mapping))[...] = array
-    mapping.freeze()
-    return np.ndarray(array.shape, array.dtype, buffer=np.asarray(mapping)), block
-
-
 def single_block(nbytes: int) -> Block:
     """A block of at least `nbytes` that belongs to no `Blocks`: it ends with `close`, or when it is dropped."""
-    size = _whole_pages(nbytes)
+    size = whole_pages(nbytes)
     try:
         return Block(size, SimpleQueue())
     except OSError as exc:
-        raise _refused(size, exc) from exc
-
-
-def _whole_pages(nbytes: int) -> int:
-    return max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        raise refused(size, exc) from exc
 
 
 def _size_for(nbytes: int) -> int:
@@ -484,7 +354,7 @@ def _size_for(nbytes: int) -> int:
     [10.0, 10.0, 10.0, 11.0]
     """
     step = 1 << max(0, (nbytes - 1).bit_length() - 4)
-    return _whole_pages(-(-nbytes // step) * step)
+    return whole_pages(-(-nbytes // step) * step)
 
 
 def _most_blocks() -> int:
@@ -492,27 +362,15 @@ def _most_blocks() -> int:
     return min(_MOST_BLOCKS, descriptors // _SHARE_OF_DESCRIPTORS) if descriptors > 0 else _MOST_BLOCKS
 
 
-def _refused(size: int, exc: OSError, held: Collection[Block | Mapping] = ()) -> PenstockError:
-    held_bytes = sum(one.size for one in held)
-    return PenstockError(
-        f"no shared memory for {size / 1e6:.1f} MB beside {len(held)} blocks of {held_bytes / 1e6:.1f} MB in all: "
-        f"{exc.strerror}; prefetch fewer batches, set loader(memory=), or raise the limit on memory "
-        "(the container's, ulimit -v or ulimit -f)"
-    )
-
-
 #: numbers of the blocks of all `Blocks` of this process, each with a descriptor
 _owned: set[int] = set()
 _living: weakref.WeakValueDictionary[int, Blocks] = weakref.WeakValueDictionary()
 
 
-def _each_living(do: Callable[[Blocks], None]) -> None:
+def _after_fork_in_child() -> None:
     for reference in _living.valuerefs():
         if (blocks := reference()) is not None:
-            do(blocks)
+            blocks._after_fork_in_child()
 
 
-system.at_fork(
-    before=partial(_each_living, Blocks._before_fork),
-    after_in_child=partial(_each_living, Blocks._after_fork_in_child),
-)
+system.at_fork(after_in_child=_after_fork_in_child)

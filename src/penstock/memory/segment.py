@@ -32,14 +32,12 @@ class Mapping:
 
     __slots__ = ("__array_interface__", "address", "size", "unmap")
 
-    def __init__(
-        self, fd: int, size: int, *, writable: bool = True, warm: bool = False, private: bool = False
-    ) -> None:
+    def __init__(self, fd: int, size: int, *, warm: bool = False, private: bool = False) -> None:
         libc = _libc()
         # Its own reference: late in the interpreter's exit the module may have lost its names.
         self.unmap: Callable[[int, int], int] = libc.munmap
         self.address, self.size = 0, size
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
         flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
         if warm:
             flags |= getattr(mmap, "MAP_POPULATE", 0)
@@ -51,12 +49,8 @@ class Mapping:
             "version": 3,
             "typestr": "|u1",
             "shape": (size,),
-            "data": (address, not writable),
+            "data": (address, False),
         }
-
-    def freeze(self) -> None:
-        """Arrays made from now on are read-only."""
-        self.__array_interface__ = {**self.__array_interface__, "data": (self.address, True)}
 
     def free(self) -> None:
         """Give the pages back to the system for every process. Reading them gives zeros, not a signal."""
