@@ -1,5 +1,6 @@
 """Programs that are sent to workers: what arrives, what is shared, and what is told when it cannot be."""
 
+import dataclasses
 import functools
 import gc
 import importlib.util
@@ -673,6 +674,11 @@ class Slotted:
     __slots__ = ("held",)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    kept: object
+
+
 def slotted(value):
     out = Slotted()
     out.held = value
@@ -722,6 +728,7 @@ WAYS = {
     "its variable 'value' is a _thread.lock; make": has_a_name_as_an_attribute(LOCK),
     "its attribute 'a.b[0]' is": Holder(a=Holder(b=(LOCK,))),
     "its attribute 'held' is": slotted(LOCK),
+    "its attribute 'kept' is": Frozen(LOCK),
     "its attribute 'other' is": Picky(lock=LOCK, other=threading.Lock()),
     "its attribute 'other.lock' is": cyclic(),
     "its item 'a' is a _thread.lock": OrderedDict(a=LOCK),

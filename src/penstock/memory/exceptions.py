@@ -112,31 +112,34 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def exception(self, exc: BaseException) -> Any:
         self.count += 1
-        maker = _maker(type(exc))
+        cls, maker = type(exc), _maker(type(exc))
         notes = [note for note in getattr(exc, "__notes__", ()) if isinstance(note, str)]
-        if maker.__module__ != "builtins":  # a library in C has made it, and must make it again
+        # The reduction of the builtin class, which knows what of its state is not in `args`.
+        reduced: Any = maker.__reduce__(exc)
+        _, args, *state = reduced
+        if issubclass(maker, BaseExceptionGroup):
+            args = args[0], args[1][:MOST_EXCEPTIONS]
+        attributes: dict[str, Any] = {}
+        try:
+            maker.__new__(cls, *args)
+        except Exception:  # a library in C has made it, and must make it again
             made: Any = pickle.loads, (cloudpickle.dumps(exc),)
-            attributes = {}
         else:
-            # The reduction of the builtin class, which knows what of its state is not in `args`.
-            reduced: Any = maker.__reduce__(exc)
-            _, args, *state = reduced
-            if issubclass(maker, BaseExceptionGroup):
-                args = args[0], args[1][:MOST_EXCEPTIONS]
             values = [self.value(f"argument {number}", arg, notes) for number, arg in enumerate(args)]
-            made = _new, (_name(type(exc)), list(_references(type(exc))), values)
-            attributes = dict(state[0] or {}) if state else {}
-            slots = copyreg._slotnames(type(exc))  # type: ignore[attr-defined]
-            attributes |= {name: getattr(exc, name) for name in slots if hasattr(exc, name)}
-            attributes.pop("__notes__", None)
-            if isinstance(exc, (AttributeError, NameError)):
-                attributes["name"] = exc.name
-                attributes.pop("obj", None)
-            for name, value in attributes.items():
-                attributes[name] = self.value(f"attribute {name!r}", value, notes)
+            made = _new, (_name(cls), _shown(exc), _references(cls), values)
+            attributes = self.attributes(exc, dict(state[0] or {}) if state else {}, notes)
         links = [self.link(one, notes) for one in (exc.__cause__, exc.__context__)]
         frames = _frames_of(exc.__traceback__)
         return *made, (attributes, notes, *links, exc.__suppress_context__, frames), None, None, _fill
+
+    def attributes(self, exc: BaseException, found: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+        slots = copyreg._slotnames(type(exc))  # type: ignore[attr-defined]
+        found |= {name: getattr(exc, name) for name in slots if hasattr(exc, name)}
+        found.pop("__notes__", None)
+        if isinstance(exc, (AttributeError, NameError)):
+            found["name"] = exc.name
+            found.pop("obj", None)
+        return {name: self.value(f"attribute {name!r}", value, notes) for name, value in found.items()}
 
     def link(self, exc: BaseException | None, notes: list[str]) -> BaseException | None:
         if exc is None or self.count < MOST_EXCEPTIONS:
@@ -174,27 +177,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return ""
 
 
-def _maker(cls: type) -> type[BaseException]:
-    """The nearest base that is written in C. Its `__new__` can make an exception of the class."""
-    for base in cls.__mro__:
-        if isinstance(vars(base).get("__new__"), types.BuiltinFunctionType) or not base.__flags__ & _HEAP_TYPE:
-            return base
-    raise TypeError(f"{cls!r} has no base in C")
+def _maker(cls: type) -> Any:
+    """The nearest builtin base. It can make an exception of any class that is written in Python."""
+    return next(base for base in cls.__mro__ if base.__module__ == "builtins")
 
 
-#: Py_TPFLAGS_HEAPTYPE: classes that were made at run time, as those of Python code
-_HEAP_TYPE = 1 << 9
-
-
-def _references(cls: type) -> Iterator[Reference]:
-    """The class, and its bases down to the one that is written in C."""
-    maker = _maker(cls)
-    for base in cls.__mro__:
+def _references(cls: type) -> list[Reference]:
+    """The class, and its bases down to the builtin one."""
+    found = []
+    for base in cls.__mro__[: cls.__mro__.index(_maker(cls)) + 1]:
         if issubclass(base, BaseException):
-            with contextlib.suppress(BaseException):  # its definition cannot be pickled
-                yield reference(base)
-        if base is maker:
-            return
+            with contextlib.suppress(Exception):  # its definition cannot be pickled
+                found.append(reference(base))
+    return found
 
 
 def _name(cls: type) -> str:
@@ -216,7 +211,7 @@ _SHORT.maxstring = _SHORT.maxother = 200
 # ---------------------------------------------------------------------- in the parent
 
 
-def _new(name: str, references: list[Reference], args: list[Any]) -> BaseException:
+def _new(name: str, shown: str, references: list[Reference], args: list[Any]) -> BaseException:
     failures: list[str] = []
     for found in references:
         try:
@@ -228,7 +223,7 @@ def _new(name: str, references: list[Reference], args: list[Any]) -> BaseExcepti
             failures.append(_shown(failure))
             continue
         if _name(cls) != name:
-            exc.add_note(f"it was a {name} in the worker, a class that could not be sent or imported here")
+            exc.add_note(f"it was a {name} in the worker, a class that could not be sent or imported here: {shown}")
         return exc
     raise TypeError(f"no class for it can be had here: {', '.join(failures)}")
 

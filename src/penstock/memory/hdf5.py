@@ -92,9 +92,6 @@ class Reopened:
     def __len__(self) -> int:
         return len(self._opened[1]) if self._opened[0] == os.getpid() else self._length
 
-    def __bool__(self) -> bool:
-        return bool(self._object())
-
     def __iter__(self) -> Iterator[Any]:
         return iter(self._object())
 
@@ -104,20 +101,11 @@ class Reopened:
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self._object().__array__(*args, **kwargs)
 
-    def __eq__(self, other: object) -> bool:
-        return bool(self._object() == (other._object() if type(other) is Reopened else other))
-
-    def __hash__(self) -> int:
-        return hash(self._object())
-
     def __repr__(self) -> str:
         return f"<{self._kind} {self._name!r} of {self._key[0]!r}, opened when it is used>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Reopened, (self._kind, self._key, self._name, self._length)
-
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return self.__reduce__()
+        return Reopened, (self._kind, self._key, self._name, self._length)
 
 
 def _open(key: _Key) -> Any:

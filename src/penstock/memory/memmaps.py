@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OpenFiles"]
+__all__ = ["OpenFiles", "address_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ class OpenFiles:
             file = self._files[id(root)] = _File(root, _is_there(root) and not _is_changed(root))
         if not file.has_values:
             return None
-        form = array.dtype, array.shape, _address(array) - _address(root), array.strides
+        form = array.dtype, array.shape, address_of(array) - address_of(root), array.strides
         return _make_part, (file, *form, type(array) is np.memmap, array.flags.writeable)
 
 
@@ -82,7 +82,7 @@ def _is_changed(root: np.memmap[Any, Any]) -> bool:
     """Whether this process has values of its own, which the file does not have. Only Linux can tell."""
     if root.mode != "c":
         return False
-    start, inside = _address(root), False
+    start, inside = address_of(root), False
     try:
         with open("/proc/self/smaps", "rb") as smaps:
             for line in smaps:
@@ -97,6 +97,7 @@ def _is_changed(root: np.memmap[Any, Any]) -> bool:
     return False
 
 
-def _address(array: NDArray[Any]) -> int:
+def address_of(array: NDArray[Any]) -> int:
+    """Where in memory an array begins."""
     address: int = array.__array_interface__["data"][0]
     return address

@@ -21,8 +21,8 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
@@ -38,7 +38,7 @@ from penstock.errors import PenstockError, PlanError
 from penstock.memory import SHARED_BYTES, hdf5
 from penstock.memory.block import Block, single_block
 from penstock.memory.codec import ArrayPickler, tensor_type
-from penstock.memory.memmaps import OpenFiles
+from penstock.memory.memmaps import OpenFiles, address_of
 from penstock.memory.modules import importable, imported_by
 from penstock.memory.packed import PackedList, pack_list, worth_packing
 from penstock.memory.segment import SENDABLE, Mapping, same_bytes
@@ -286,23 +286,17 @@ def _text_file(file: io.TextIOWrapper) -> Any:
 def _pickled(value: Any) -> tuple[bytes, _Pickler]:
     file = io.BytesIO()
     pickler = _Pickler(file)
-    with _unregistered_after(pickler.by_value):
+    try:
         pickler.dump(value)
+    finally:
+        for module in pickler.by_value:
+            cloudpickle.unregister_pickle_by_value(module)
     return file.getvalue(), pickler
 
 
 def _measured(value: Any) -> int:
     """The size of the pickle. Raises what pickling raises."""
     return len(_pickled(value)[0])
-
-
-@contextmanager
-def _unregistered_after(modules: list[ModuleType]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
 
 
 # Copying. What has been copied is found again by its address, and compared: an array that was changed in
@@ -318,7 +312,8 @@ def _shared(arrays: list[NDArray[Any]], what: str) -> list[_Copy]:
     for key, array in zip(keys, arrays, strict=True):
         if key in found or key in new:
             continue
-        if (copy := _copies.get(key)) is not None and _has_values_of(copy, array):
+        copy = _copies.get(key)
+        if copy is not None and same_bytes(address_of(copy.block.view()) + copy.offset, key[0], copy.nbytes):
             found[key] = copy
         else:
             new[key] = array, size
@@ -335,16 +330,7 @@ def _shared(arrays: list[NDArray[Any]], what: str) -> list[_Copy]:
 
 def _key(array: NDArray[Any]) -> _Key:
     """The same for all arrays that look at the same memory."""
-    return (_address(array), array.nbytes) if array.flags.c_contiguous else (id(array), -1)
-
-
-def _has_values_of(copy: _Copy, array: NDArray[Any]) -> bool:
-    return same_bytes(_address(copy.block.view()) + copy.offset, _address(array), copy.nbytes)
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    return (address_of(array), array.nbytes) if array.flags.c_contiguous else (id(array), -1)
 
 
 def _block(size: int, what: str) -> Block:

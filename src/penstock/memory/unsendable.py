@@ -13,6 +13,7 @@ import sys
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import islice
 from types import CodeType, FunctionType, GeneratorType, MethodType
@@ -149,6 +150,8 @@ def _children(value: Any) -> Iterator[tuple[str, str, Any]]:
         # Not `vars`: an attribute that `__getstate__` leaves out is not at fault.
         _, arguments, state = (*value.__reduce_ex__(4), None)[:3]
         yield from (("argument", str(n), one) for n, one in enumerate(arguments) if not isinstance(one, type))
+        if isinstance(state, list) and is_dataclass(value):  # with slots, and frozen
+            state = {field.name: item for field, item in zip(fields(value), state, strict=True)}
         for attributes in state if isinstance(state, tuple) else (state,):
             yield from (("attribute", name, item) for name, item in (attributes or {}).items())
 
