@@ -3,8 +3,10 @@
 A failure of a random run (`make fuzz`, `make soak`) is kept in a file, with the command that runs it again.
 """
 
+import gc
 import re
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +17,13 @@ from penstock.executors.startup import keep_warm
 from penstock.testing.leaks import leaks_since, snapshot
 
 _failed = pytest.StashKey[bool]()
+
+#: What test modules import, and with them the workers that take functions from there.
+PRELOAD = ("pytest", "hypothesis.strategies", "hypothesis", "penstock", "penstock.testing", "tests.helpers")
+
+#: imports that are worth a `gc.freeze`
+_MANY_MODULES = 100
+_modules_seen = 0
 
 
 def pytest_configure() -> None:
@@ -44,13 +53,26 @@ def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 @pytest.fixture(scope="module")
-def warm_processes() -> Iterator[None]:
-    """The tests of a module share one server, so that a worker process starts in milliseconds."""
+def warm_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The tests of a module share one server, so that a worker process starts in milliseconds.
+
+    A module whose functions need more than others (torch) names it in a tuple `PRELOAD` of its own.
+    """
+    preload = (*servers.PRELOAD, *PRELOAD, *getattr(request.module, "PRELOAD", ()))
     with pytest.MonkeyPatch.context() as patch:
-        # Functions of a test module are imported from there, and that imports pytest.
-        patch.setattr(servers, "PRELOAD", (*servers.PRELOAD, "pytest"))
+        patch.setattr(servers, "PRELOAD", preload)
         with keep_warm():
             yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Exempt what imports have made from garbage collection: with torch, a collection would take 0.2 s."""
+    global _modules_seen
+    if len(sys.modules) > _modules_seen + _MANY_MODULES:
+        _modules_seen = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(autouse=True)
