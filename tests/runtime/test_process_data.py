@@ -15,6 +15,9 @@ from penstock.testing import difference
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
+#: what its workers import, see `warm_processes`
+PRELOAD = ("torch",)
+
 TWO = {"on": "process", "workers": 2}
 
 

@@ -1,11 +1,21 @@
 """from_arrays: rows of arrays, and of whatever is indexed like one."""
 
 from contextlib import nullcontext
+from itertools import product
 
 import numpy as np
 import pytest
 from tests.cases import for_each
-from tests.helpers import PROCESSES, any_threads, any_workers, few_layouts, few_threads, plain, with_layouts
+from tests.helpers import (
+    FEW_THREADS,
+    PROCESSES,
+    TWO_PROCESSES,
+    any_threads,
+    few_layouts,
+    few_threads,
+    plain,
+    with_layouts,
+)
 
 import penstock as ps
 
@@ -49,11 +59,15 @@ class Increasing:
 
 
 COLUMNS = {"array": lambda a: a, "lazy": Lazy, "increasing": Increasing, "list": lambda a: list(a)}
-any_column = pytest.mark.parametrize("column", list(COLUMNS))
+any_column = for_each("column", COLUMNS)
+#: processes are slow to start, and what is indexed at all is indexed there as here
+any_column_and_layout = for_each(
+    "column, layout",
+    [*product(COLUMNS, FEW_THREADS), ("array", TWO_PROCESSES), ("lazy", TWO_PROCESSES)],
+)
 
 
-@any_workers
-@any_column
+@any_column_and_layout
 def test_several_arrays_give_tuples_a_dict_gives_dicts_and_one_gives_rows(layout, column):
     x, y = COLUMNS[column](X), COLUMNS[column](Y)
     rows = list(zip(X.tolist(), Y.tolist(), strict=True))
@@ -62,8 +76,7 @@ def test_several_arrays_give_tuples_a_dict_gives_dicts_and_one_gives_rows(layout
     assert plain(layout.run(ps.from_arrays(x))) == X.tolist()
 
 
-@any_workers
-@any_column
+@any_column_and_layout
 @for_each("shuffled", [False, True])
 def test_batches_are_those_of_the_rows(layout, column, shuffled):
     x, y = COLUMNS[column](X), COLUMNS[column](Y)
@@ -180,8 +193,7 @@ def test_rows_are_read_only_to_functions_in_processes_and_copies_to_the_reader(l
     assert (x == X).all()
 
 
-@any_workers
-@any_column
+@any_column_and_layout
 @for_each("shuffled", [False, True])
 def test_batches_are_writable_and_never_reach_the_source(layout, column, shuffled):
     x = X.copy()
@@ -237,8 +249,7 @@ def test_a_tensor_that_requires_grad_or_has_no_rows_is_refused():
 # ---------------------------------------------------------------------- indices
 
 
-@any_workers
-@any_column
+@any_column_and_layout
 def test_indices_choose_rows_in_their_order_with_repeats_and_from_the_end(layout, column):
     chosen = [5, 0, 5, -1, 29, 7]
     pipeline = ps.from_arrays(COLUMNS[column](Y), indices=chosen)
@@ -273,9 +284,8 @@ def test_changing_the_index_array_later_changes_nothing():
     assert plain(list(pipeline)) == [10, 20]
 
 
-@any_workers
-@any_column
-@pytest.mark.parametrize("shuffled", [False, True])
+@any_column_and_layout
+@for_each("shuffled", [False, True])
 def test_the_index_column_matches_the_rows(layout, column, shuffled):
     y = COLUMNS[column](Y)
     pipelines = [ps.from_arrays(y, with_index=True), ps.from_arrays(y, with_index=True, indices=[4, 2, 9])]
