@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cases import for_each
 
 from penstock.cli.main import main
 
 pytest.importorskip("PIL")
 
-TINY = ("demo", "--images", "24", "--seconds", "1", "--batch", "8", "--workers", "2")
+TINY = ("demo", "--images", "8", "--seconds", "0.3", "--batch", "4", "--workers", "2")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CTRL_C = b"\x03"
 
@@ -52,7 +53,7 @@ def test_an_output_without_unicode_gets_bars_of_plain_characters(cli):
 
 
 def check_the_story(text: str) -> None:
-    assert "24 JPEG photos" in text
+    assert "8 JPEG photos" in text
     assert re.search(r"plain loop +\S+ +\d+ batches +\d+\.\d s", text)
     assert re.search(r"penstock +\S+ +\d+ batches +\d+\.\d s", text)
     assert re.search(r"(\d+\.\d [×x] faster|No gain): \d+ batches in \d+\.\d s instead of \d+\.\d s", text)
@@ -107,8 +108,8 @@ def test_without_pillow_it_says_what_to_install(tmp_path: Path):
     assert 'pip install "penstock[demo]"' in done.stderr
 
 
-@pytest.mark.parametrize("option", ["--images", "--seconds", "--workers", "--batch"])
-@pytest.mark.parametrize("value", ["0", "-1", "many"])
+@for_each("option", ["--images", "--seconds", "--workers", "--batch"])
+@for_each("value", ["0", "-1", "many"])
 def test_numbers_that_make_no_sense_are_refused(capsys, option, value):
     with pytest.raises(SystemExit) as ended:
         main(["demo", f"{option}={value}"])

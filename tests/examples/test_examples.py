@@ -14,13 +14,11 @@ from tests.cases import for_each
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 TIMEOUT_S = 150
-#: what shortens an example that takes long
-SHORTER = {"reservoir_training": ["--quick"]}
 
 
 def call_main(name: str) -> Any:
     """What ``main()`` returns, from an interpreter of its own: the examples start threads and servers."""
-    program = f"import json, {name}; print(json.dumps({name}.main({SHORTER.get(name, '')})))"
+    program = f"import json, {name}; print(json.dumps({name}.main()))"
     with tempfile.TemporaryDirectory() as folder:
         *said, found = run(folder, "-c", program)
         assert said, "it prints nothing"
@@ -58,8 +56,9 @@ def test_an_example_says_what_it_shows_and_calls_its_main_as_a_script(name):
 
 
 def test_no_example_is_forgotten():
-    checked = {name.removeprefix("test_the_flow_of_") for name in globals() if name.startswith("test_the_flow_of_")}
-    assert set(NAMES) == checked
+    here = {name.removeprefix("test_the_flow_of_") for name in globals() if name.startswith("test_the_flow_of_")}
+    files_of_their_own = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
+    assert set(NAMES) == here | (files_of_their_own - {"examples"})
 
 
 def test_the_flow_of_download_decode_batch():
@@ -99,19 +98,3 @@ def test_the_flow_of_trw_map():
     assert min(found["overlapped_s"], found["in_the_loop_s"]) > 9 * 0.01  # nine steps of 10 ms
     assert found["kept"] == [19] * 5
     assert found["left_out"] == [7] * 5
-
-
-def test_the_flow_of_reservoir_training():
-    found = call_main("reservoir_training")
-    assert found["no_reservoir"]["reached"]
-    assert found["reservoir"]["reached"]
-    assert found["no_reservoir"]["reuse_mean"] == 1
-    # Reading is four times too slow, on a machine that does nothing else.
-    assert found["reservoir"]["reuse_mean"] > 1
-
-
-def test_the_flow_of_resume_training():
-    found = call_main("resume_training")
-    assert (found["kills"], found["steps"], found["same_model"]) == (5, 200, True)
-    # A kill takes back no more than what is done between two saves.
-    assert 0 <= found["steps_done_again"] <= 5 * 10

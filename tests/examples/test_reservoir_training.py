@@ -1,6 +1,7 @@
 """Training with a reservoir and without reaches the same accuracy, and says how often samples were served."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,8 @@ def quick(tmp_path_factory):
     """The lines that a quick run prints, and the plot that it writes."""
     plot = tmp_path_factory.mktemp("plot") / "accuracy.svg"
     command = [sys.executable, "-W", "error", str(EXAMPLE), "--quick", "--svg", str(plot)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # the matrices are small
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=one_thread)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines(), plot
 
@@ -52,7 +54,8 @@ def test_both_trainings_reach_the_accuracy(quick, name):
 
 def test_it_says_how_often_a_sample_was_served(quick):
     assert cells(quick[0], "no reservoir")["reuse"] == "1.0"
-    assert float(cells(quick[0], "reservoir(512)")["reuse"]) >= 1
+    # Reading is four times too slow, on a machine that does nothing else.
+    assert float(cells(quick[0], "reservoir(512)")["reuse"]) > 1
 
 
 def test_the_plot_has_a_line_for_each_training_and_says_what_is_what(quick):

@@ -28,6 +28,18 @@ METHODS = ["forkserver", "spawn", "fork"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
+@pytest.fixture(autouse=True)
+def _quick_server(request, monkeypatch):
+    """Servers that load nothing, as entries.py needs nothing: they start in a tenth of the time."""
+    if "_whole_server" not in request.fixturenames:
+        monkeypatch.setattr(servers, "PRELOAD", ())
+
+
+@pytest.fixture
+def _whole_server():
+    """For tests of what a server has loaded."""
+
+
 @pytest.fixture
 def _one_server():
     """A server that lives for the whole test, so that each of its processes does not wait for another."""
@@ -273,7 +285,7 @@ def test_nothing_outlives_a_parent_that_is_killed_after_its_server():
     await_end_of([*pids, server.pid])
 
 
-@pytest.mark.parametrize("then", ["", "raise ValueError", "os._exit(3)"])
+@pytest.mark.parametrize("then", [pytest.param("", marks=pytest.mark.soak), "raise ValueError", "os._exit(3)"])
 def test_a_parent_that_ends_without_closing_leaves_nothing_and_says_nothing(then):
     script = parent_script([("spin", method) for method in METHODS], then)
     done = subprocess.run(
@@ -330,6 +342,7 @@ def test_the_server_ends_with_its_last_process_unless_it_is_kept_warm(start):
     assert children() == []
 
 
+@pytest.mark.usefixtures("_whole_server")
 def test_the_server_has_no_threads_and_processes_none_of_its_descriptors(start):
     made = [start("echo") for _ in range(3)]
     assert [asked(process) for process in made] == [b"hello"] * 3
@@ -391,6 +404,7 @@ def test_what_the_user_set_wins(start, monkeypatch, method):
     assert environ["CUDA_VISIBLE_DEVICES"] == "0"
 
 
+@pytest.mark.usefixtures("_whole_server")
 @pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_global_generators_differ_between_processes(start, method):
     random.seed(0)
@@ -601,14 +615,14 @@ def test_a_process_costs_three_descriptors_which_no_other_program_gets(start):
             process.close()
 
 
-def test_a_hundred_starts_leave_nothing():
+def test_many_starts_leave_nothing():
     with keep_warm():
         server = psutil.Process(children()[0])
         asked(first := Process("tests.executors.entries:echo", "w"))
         assert server.num_fds() == 3 + 3 + 2  # standard, control and waking; status and lifeline
         first.close()
         with leaks.no_leaks():
-            for number in range(100):
+            for number in range(30):
                 process = Process("tests.executors.entries:echo", f"w{number}")
                 if number % 2:
                     assert asked(process) == b"hello"
