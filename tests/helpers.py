@@ -57,7 +57,7 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
 
 INLINE = Layout("inline", loader={"inline": True})
 BACKGROUND = Layout("background")
-ONE, TWO, SEVEN = (Layout(f"{n}-workers", place={"workers": n}) for n in (1, 2, 7))
+SEVEN = Layout("7-workers", place={"workers": 7})
 DEFAULTED = Layout("loader-3-workers", loader={"workers": 3})
 ASYNC = Layout("async", place={"workers": 3}, asynchronous=True)
 TWO_PROCESSES = Layout(
@@ -65,7 +65,8 @@ TWO_PROCESSES = Layout(
 )
 DEFAULTED_PROCESSES = Layout("loader-3-processes", loader={"on": "process", "workers": 3}, processes=True)
 
-THREADS = [INLINE, BACKGROUND, ONE, TWO, SEVEN, DEFAULTED]
+# One of each kind: `penstock.testing.layouts` and test_same_stream.py go through numbers of workers, too.
+THREADS = [INLINE, BACKGROUND, SEVEN, DEFAULTED]
 PROCESSES = [TWO_PROCESSES, DEFAULTED_PROCESSES]
 FEW_THREADS = [INLINE, BACKGROUND, SEVEN]
 
@@ -75,7 +76,7 @@ def with_layouts(*layouts: Layout) -> Callable[[F], F]:
     return for_each("layout", layouts)
 
 
-any_layout = with_layouts(*THREADS, ASYNC, *PROCESSES)
+any_layout = with_layouts(*THREADS, ASYNC, TWO_PROCESSES)
 #: the same without coroutines, for ops that take no function
 any_workers = with_layouts(*THREADS, TWO_PROCESSES)
 #: a small choice, where one of each kind is enough

@@ -72,6 +72,7 @@ def run_doctest(block, page, names):
 # ---------------------------------------------------------------------- examples
 
 
+@pytest.mark.usefixtures("warm_processes")
 @for_each("page", RUN)
 def test_the_examples_of_a_page_run_in_their_order(page):
     names = {"__name__": "train"}

@@ -2,13 +2,19 @@
 
 import itertools
 
+import pytest
 from tests.cases import for_each
+from tests.random_examples import seeds
 
 import penstock as ps
 from penstock.testing import interleave
 from penstock.testing.layouts import fitting
 
-SEEDS = 20  # of each pipeline: 200 and more in all
+pytestmark = pytest.mark.fuzz
+
+#: of each pipeline: 100 interleavings and more in all, and 20 times as many in `make fuzz`
+SEEDS = seeds(6)
+FEW_SEEDS = SEEDS[: max(3, len(SEEDS) // 2)]
 
 
 def plus_one(x):
@@ -96,7 +102,7 @@ def inline(make):
 @for_each("make", PIPELINES)
 def test_any_interleaving_gives_the_stream_of_the_inline_run(make):
     expected = inline(make)
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         with interleave(seed), make().loader() as loader:
             assert read(loader) == expected, f"seed {seed}"
 
@@ -104,7 +110,7 @@ def test_any_interleaving_gives_the_stream_of_the_inline_run(make):
 @for_each("make", [stages, varying, skips, a_stream, alternating])
 def test_any_interleaving_gives_the_same_stream_under_a_memory_bound(make):
     expected = inline(make)
-    for seed in range(SEEDS // 2):
+    for seed in FEW_SEEDS:
         with interleave(seed), make().loader(memory=fitting(make(), (1, 300, 10_000)[seed % 3])) as loader:
             assert read(loader) == expected, f"seed {seed}"
 
@@ -113,7 +119,7 @@ def test_any_interleaving_gives_the_same_stream_under_a_memory_bound(make):
 @for_each("make", [stages, varying, alternating])
 def test_any_interleaving_gives_the_same_stream_with_few_samples_kept_ready(make, kept):
     expected = inline(make)
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         with interleave(seed), make().prefetch(kept).loader() as loader:
             assert read(loader) == expected, f"seed {seed}"
 
@@ -121,13 +127,13 @@ def test_any_interleaving_gives_the_same_stream_with_few_samples_kept_ready(make
 @for_each("workers", [1, 2])
 def test_a_pipeline_inside_a_function_on_the_same_pool_never_locks_it_up(workers):
     expected = inline(nested)
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         with interleave(seed), ps.Threads(workers) as pool, nested(pool).loader() as loader:
             assert read(loader) == expected, f"seed {seed}"
 
 
 def test_two_loaders_on_one_pool_do_not_disturb_each_other():
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         with interleave(seed), ps.Threads(2) as pool:
             pipeline = ps.from_sequence(range(30)).map(plus_one, on=pool).filter(not_by_three, on=pool, workers=1)
             with pipeline.loader() as one, pipeline.batch(2, collate=list).loader() as other:
@@ -141,7 +147,7 @@ def test_two_loaders_on_one_pool_do_not_disturb_each_other():
 @for_each("make", [stages, stages_of_one_pool, varying, a_stream])
 def test_an_epoch_that_is_broken_off_anywhere_is_followed_by_a_whole_one(make):
     expected = inline(make)
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         with interleave(seed), make().loader() as loader:
             begun = list(itertools.islice(loader, seed % 7))
             assert begun == expected[0][: len(begun)]
@@ -150,7 +156,7 @@ def test_an_epoch_that_is_broken_off_anywhere_is_followed_by_a_whole_one(make):
 
 @for_each("make", PIPELINES)
 def test_closing_with_full_buffers_ends_all_workers(make):
-    for seed in range(SEEDS // 2):
+    for seed in FEW_SEEDS:
         with interleave(seed), make().loader() as loader:
             loader.start()
             next(iter(loader))

@@ -118,6 +118,7 @@ def typing_only(name):
     return {id(node) for block in blocks for node in ast.walk(block)}
 
 
+@cache
 def imported_by(name):
     skipped = typing_only(name)
     return {found for node in ast.walk(tree(name)) if id(node) not in skipped for found in imports(node)}

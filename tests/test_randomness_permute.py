@@ -29,25 +29,27 @@ def test_every_n_up_to_2100_gives_a_bijection():
         assert np.array_equal(np.sort(order(n, derive("bijection", n))), np.arange(n)), n
 
 
-@for_each("n", [2209, 2210, 4095, 4096, 4097, 9973, 65_535, 65_536, 65_537, 2**20 - 1, 2**20 + 1])
+@for_each("n", [2209, 2210, 4095, 4096, 4097, 9973, 65_535, 65_536, 65_537, 2**18 + 1])
 @for_each("key", [0, 1, 2**128 - 1, derive("x")])
 def test_larger_n_give_a_bijection_whatever_the_key(n, key):
     # n around squares and oblongs: the rectangle that holds them has none, one or a whole column to spare.
     assert np.array_equal(np.sort(order(n, key)), np.arange(n))
 
 
-@pytest.mark.parametrize("n", [2**24, 2**24 + 1])
+@pytest.mark.soak
+@for_each("n", [2**24, 2**24 + 1])
 def test_where_the_hash_gets_finer_both_sides_are_bijections(n):
     seen = np.zeros(n, dtype=bool)
     seen[order(n, derive("finer"))] = True
     assert seen.all()
 
 
-@for_each("n", [10**9, 2**31 - 1, 2**32 - 1, 2**32, 2**32 + 1, 2**33, 10**12, 2**53 + 1, 2**62])
-def test_a_million_positions_of_a_huge_n_do_not_collide(n):
+@for_each("n", [2**24, 2**24 + 1, 10**9, 2**31 - 1, 2**32 - 1, 2**32, 2**32 + 1, 2**33, 2**53 + 1, 2**62])
+def test_positions_of_a_huge_n_do_not_collide(n):
     rng = np.random.default_rng(0)
-    spread = 500_000 + np.arange(500_000) * ((n - 600_000) // 500_000) + rng.integers(0, 1000, 500_000)
-    positions = np.concatenate([np.arange(500_000), spread, n - 1 - np.arange(100)])
+    gap = (n - 200_000) // 100_000
+    spread = 100_000 + np.arange(100_000) * gap + rng.integers(0, min(gap, 1000), 100_000)
+    positions = np.concatenate([np.arange(100_000), spread, n - 1 - np.arange(100)])
     assert (np.diff(np.sort(positions)) > 0).all()
     places = np.sort(permute(positions, n, derive("huge", n)))
     assert places.dtype == np.int64
@@ -109,14 +111,14 @@ def keys(count, *name):
 @for_each("n", [2, 3, 4, 5, 6])
 def test_all_orders_of_a_few_samples_come_equally_often(n):
     number_of = {one: number for number, one in enumerate(itertools.permutations(range(n)))}
-    found = [number_of[tuple(order(n, key).tolist())] for key in keys(8_000, n)]
+    found = [number_of[tuple(order(n, key).tolist())] for key in keys(5_000, n)]
     assert abs(deviations(np.bincount(found, minlength=len(number_of)))) < FAR
 
 
 @for_each("n", [7, 100])
 def test_every_sample_comes_to_every_place_equally_often(n):
     counts = np.zeros((n, n))
-    for key in keys(5_000, n):
+    for key in keys(2_000, n):
         counts[np.arange(n), order(n, key)] += 1
     assert abs(deviations(counts)) < FAR
 
@@ -126,7 +128,7 @@ def test_any_sample_of_many_comes_to_every_place_equally_often(n):
     # The exact place in a hundred bins, and what is left of it: coarse and fine structure.
     positions = np.array([0, 1, n // 3, n // 2, n - 1])
     columns = math.isqrt(n - 1) + 1
-    places = np.array([permute(positions, n, key) for key in keys(3000, n)])
+    places = np.array([permute(positions, n, key) for key in keys(1500, n)])
     for one in places.T:
         assert deviations(np.bincount(one * 100 // n, minlength=100)) < FAR
         assert deviations(np.bincount(one % 97, minlength=97)) < FAR
@@ -136,7 +138,7 @@ def test_any_sample_of_many_comes_to_every_place_equally_often(n):
 @for_each("n", [7, 100])
 def test_every_pair_of_samples_follows_one_another_equally_often(n):
     counts = np.zeros((n, n))
-    for key in keys(5_000, "pair", n):
+    for key in keys(2_000, "pair", n):
         one = order(n, key)
         np.add.at(counts, (one[:-1], one[1:]), 1)
     assert not counts.diagonal().any()
@@ -191,7 +193,7 @@ def test_what_lies_between_two_places_of_one_order_is_as_random_as_chance(n, apa
     assert abs(total) / math.sqrt(count) < FAR
 
 
-@for_each("columns", [43_690, 52_428, 31_622, 65_535])
+@for_each("columns", [43_690, 52_428])
 def test_the_shift_of_a_large_square_has_no_preferred_steps(columns):
     # 16 bits scaled to 43690 columns give every second shift twice as often as the others. Three such shifts
     # left a wave in how far samples move, which the spectrum of the moves shows.

@@ -398,11 +398,10 @@ def modelled(chain):
 
 
 LAYOUTS = [
-    Layout(on, workers, memory)
-    for on in ("thread", "async")
-    for workers in (1, 2, 7)
-    for memory in (None, 1, "1GB")
-]  # fmt: skip
+    *(Layout("thread", workers, memory) for workers in (1, 2, 7) for memory in (None, 1)),
+    *(Layout("async", workers, memory) for workers, memory in [(1, None), (2, 1), (7, None)]),
+    *(Layout(on, 3, "1GB") for on in ("thread", "async")),
+]
 PROCESS_LAYOUTS = [
     Layout("process", 1),
     Layout("process", 2),
@@ -414,13 +413,13 @@ PROCESS_LAYOUTS = [
 
 # Behind flat_map(interleave=) over several pipelines the reader may wait for what nobody is woken to make.
 @pytest.mark.xfail(strict=False, reason="a wake-up is lost in about one of two runs of this test")
-@examples(15, shrink=False)
+@examples(12, shrink=False)
 @given(chains())
 def test_every_layout_gives_the_same_stream(chain):
     check_layouts(chain, LAYOUTS)
 
 
-@examples(10, shrink=False)
+@examples(8, shrink=False)
 @given(chains())
 def test_processes_give_the_same_stream(chain):
     check_layouts(chain, PROCESS_LAYOUTS)
@@ -442,13 +441,13 @@ def check_layouts(chain, layouts):
 @given(chains(), st.lists(st.sampled_from([None, None, 0, 1, 3]), min_size=3, max_size=4))
 def test_epochs_that_are_broken_off_give_the_same_everywhere(chain, cuts):
     expected, _ = run(chain.build(Layout()), Layout(), cuts=cuts)
-    for layout in [LAYOUTS[3], LAYOUTS[7], *PROCESS_LAYOUTS[1::2]]:
+    for layout in [LAYOUTS[3], LAYOUTS[8], *PROCESS_LAYOUTS[1::2]]:
         epochs, _ = run(chain.build(layout), layout, cuts=cuts)
         for number_, (before, after) in enumerate(zip(expected, epochs, strict=True)):
             assert_same(before, after, f"{chain!r} {layout}, cut at {cuts}, epoch {number_}")
 
 
-@examples(60, shrink=False)
+@examples(50, shrink=False)
 @given(chains(), st.sampled_from([Layout(), *LAYOUTS, *PROCESS_LAYOUTS]))
 def test_the_stream_is_that_of_plain_python(chain, layout):
     assume(chain.model is not None)

@@ -14,7 +14,7 @@ from tests.random_examples import examples
 
 import penstock as ps
 from penstock import ops
-from penstock.testing import check_op
+from penstock.testing import Layout, check_op
 
 #: lengths that come in no order
 LENGTHS = [(7 * number * number + 3) % 23 for number in range(120)]
@@ -138,7 +138,7 @@ def functions_of_everything(layout):
     ]
 
 
-@any_workers
+@few_layouts
 @for_each("which", range(5))
 def test_the_stream_is_the_same_for_any_layout(layout, which):
     run, bare = functions_of_everything(layout)[which], functions_of_everything(INLINE)[which]
@@ -146,8 +146,12 @@ def test_the_stream_is_the_same_for_any_layout(layout, which):
 
 
 def test_it_is_an_op_as_any_other():
-    samples = [[1] * (number % 9) for number in range(60)]
-    check_op(ops.Bucket(len, [3, 6], size=4), samples)
+    samples = [[1] * (number % 9) for number in range(25)]
+    check_op(
+        ops.Bucket(len, [3, 6], size=4),
+        samples,
+        layouts=[Layout("thread", 3, order=1), Layout("thread", 2, memory=1)],
+    )
     check_op(ops.Bucket(len, [3, 6], size=[8, 4, 2], budget=20), samples)
 
 

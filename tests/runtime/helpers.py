@@ -122,14 +122,14 @@ def in_thread(fn: Callable[[], Any]) -> Any:
     return box[0]
 
 
-def run_script(code: str, timeout_s: float = SOON_S) -> subprocess.CompletedProcess[str]:
+def run_script(code: str, timeout_s: float = SOON_S, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """A script of its own, in an interpreter of its own, where warnings are errors."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
         capture_output=True,
         text=True,
         timeout=timeout_s,
-        stdin=subprocess.DEVNULL,
+        input=stdin,
     )
 
 

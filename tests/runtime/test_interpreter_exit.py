@@ -1,6 +1,7 @@
 """The interpreter ends cleanly and silently, whatever a loader is doing."""
 
-from tests.cases import for_each
+import json
+
 from tests.runtime.helpers import run_script
 
 PRELUDE = """
@@ -111,10 +112,31 @@ for sample in loader:
 }
 
 
-@for_each("state", STATES)
-def test_the_interpreter_exits_cleanly_and_silently(state):
-    done = run_script(PRELUDE + STATES[state])
+# One interpreter imports all there is and forks one child per state, which runs to its own end as a script does.
+FORKED = """
+import json, os, tempfile
+
+def begin(states):
+    for state, code in states.items():
+        with tempfile.TemporaryFile() as errors:
+            if (pid := os.fork()) == 0:
+                os.dup2(errors.fileno(), 2)
+                return code
+            exitcode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            errors.seek(0)
+            ends[state] = exitcode, errors.read().decode()
+    return "os.write(1, json.dumps(ends).encode())"
+
+ends = {}
+exec(begin(json.loads(sys.stdin.read())), globals())
+"""
+
+
+def test_the_interpreter_exits_cleanly_and_silently():
+    done = run_script(PRELUDE + FORKED, stdin=json.dumps(STATES))
     assert (done.returncode, done.stderr) == (0, "")
+    ends = json.loads(done.stdout[done.stdout.index("{") :])  # before it is what workers have printed
+    assert ends == {state: [0, ""] for state in STATES}
 
 
 def test_an_exception_of_the_training_loop_is_all_that_is_printed():

@@ -5,8 +5,10 @@ import random
 import threading
 import time
 
+import pytest
 from tests.cases import for_each
 from tests.helpers import in_threads
+from tests.random_examples import seeds
 
 import penstock as ps
 
@@ -90,7 +92,8 @@ def nest(pipeline, rng, whole):
 USES = [read_once, break_off, read_epochs, break_and_read_again, close_from_elsewhere, drop, start_ahead, nest]
 
 
-@for_each("seed", range(3))
+@pytest.mark.fuzz
+@for_each("seed", seeds(1))
 def test_loaders_in_three_threads_do_not_disturb_each_other(seed):
     wrong = []
 

@@ -3,13 +3,16 @@
 import threading
 
 import pytest
+from tests import random_examples
 from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, Peak
 
 import penstock as ps
 
-#: the nasty ones are tried so often
-TIMES = 50
+#: the nasty ones are tried so often, and 20 times as often in `make fuzz`
+TIMES = 15 * random_examples.TIMES
+
+pytestmark = pytest.mark.fuzz
 
 
 def inner_on(**place):

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import pytest
 from tests.cases import for_each
 from tests.runtime.process_helpers import await_true, script
 
@@ -97,6 +98,17 @@ threading.Thread(target=lambda: list(loader), daemon=True).start()
     "isolated and stuck in a call": "loader = LONG.map(stuck, workers=2).loader(isolate=True).start()",
 }
 
+FEW_STATES = [
+    "in the middle of an epoch",
+    "with batches held",
+    "paused in a generator",
+    "a shared pool and two loaders",
+    "a worker that was just killed",
+    "isolated, with processes of its own",
+    "other ways to start",
+    "stuck in a call",
+]
+
 #: for how many workers to wait until they are inside their call
 STUCK = {"a reader blocked in another thread": 1, "stuck in a call": 2, "isolated and stuck in a call": 2}
 
@@ -111,8 +123,18 @@ def ends(running, code=0):
     return err
 
 
-@for_each("state", STATES)
+@for_each("state", FEW_STATES)
 def test_the_exit_is_silent_and_soon(state):
+    check_exit(state)
+
+
+@pytest.mark.soak
+@for_each("state", STATES)
+def test_the_exit_is_silent_and_soon_in_every_state(state):
+    check_exit(state)
+
+
+def check_exit(state):
     code = PRELUDE.replace("{how}", "while True: pass") + STATES[state]
     code += "\nready()\n" if state not in STUCK else "\nsys.stdin.readline()\n"
     with script(code) as running:
@@ -143,7 +165,6 @@ def test_an_exception_of_the_training_loop_is_all_that_is_printed(place):
     "loader",
     [
         "LONG.map(stuck, on='process', workers=2).loader()",
-        "LONG.map(stuck, workers=2).loader(isolate=True)",
         "LONG.map(stuck, on='process', workers=2).loader(isolate=True)",
     ],
 )

@@ -398,7 +398,10 @@ def python(*arguments, cwd, stdin=None):
     )
 
 
-@pytest.mark.parametrize("way", ["script", "stdin", "-c", "-m", "notebook", "runpy"])
+@pytest.mark.parametrize(
+    "way",
+    ["script", "stdin", "notebook", *(pytest.param(way, marks=pytest.mark.soak) for way in ("-c", "-m", "runpy"))],
+)
 def test_all_that_main_defines_works_without_a_main_guard(way, tmp_path):
     log = tmp_path / "log"
     script = f"LOG = {str(log)!r}\n" + SCRIPT

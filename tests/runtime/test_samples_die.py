@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 from tests.cases import for_each
-from tests.helpers import any_workers
+from tests.helpers import few_layouts
 
 import penstock as ps
 
@@ -59,14 +59,14 @@ WAYS = {
     "batch and unbatch": lambda data: data.batch(4).unbatch(),
     "filter and batch": lambda data: data.filter(bool).batch(4),
     "window": lambda data: data.shuffle(window=5),
-    "take": lambda data: data.take(300),
+    "take": lambda data: data.take(150),
 }
 
 
-@any_workers
+@few_layouts
 @for_each("way", WAYS)
 def test_samples_die_without_the_garbage_collector(layout, way):
-    data = WAYS[way](ps.from_sequence(range(300)).map(Alive(), **layout.place).prefetch(1)).prefetch(1)
+    data = WAYS[way](ps.from_sequence(range(150)).map(Alive(), **layout.place).prefetch(1)).prefetch(1)
     most = 0
     with data.loader(epochs=1, **layout.loader) as loader:
         for sample in loader:

@@ -10,7 +10,9 @@ from penstock.executors.threads import ThreadExecutor, ThreadWorker
 from penstock.testing import check_executor
 
 
-@for_each("kind", ["inline", "thread", "async", "process"])
+# "inline" and "thread" are checked by the examples in its docstring.
+@pytest.mark.usefixtures("warm_processes")
+@for_each("kind", ["async", "process"])
 def test_our_own_executors_pass(kind):
     check_executor(kind)
 
