@@ -69,9 +69,10 @@ NUMBERS = ps.from_sequence(range(1_000_000))
 @for_each("options", [{}, {"isolate": True}])
 @measured
 def test_a_slow_function_is_named_with_the_gain_of_more_workers(options):
-    found = diagnosis(NUMBERS.map(sleepy, workers=2).batch(4), 0.002, **options)
+    # Steps that take no time: all there is to do is to wait, on a busy machine too.
+    found = diagnosis(NUMBERS.map(sleepy, workers=2).batch(4), 0, **options)
     assert "sleepy" in found.limiting
-    assert found.wait_share > 0.4
+    assert found.wait_share > 0.6
     assert "workers" in found.advice
 
 

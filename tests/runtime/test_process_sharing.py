@@ -1,7 +1,11 @@
 """Data of the parent is in memory once, however many worker processes read it.
 
 Memory is that of the whole tree of processes: the sum of their proportional shares (PSS), in which a page that
-three processes share counts once. Each case runs in an interpreter of its own, where nothing else moves.
+three processes share counts once. Pages of files do not count: how many share them depends on what else runs.
+Each case runs in an interpreter of its own, where nothing else moves.
+
+What a worker has in hand counts, too, and how large its tickets are depends on its speed: where a bound is close,
+``prefetch(1)`` keeps them small.
 """
 
 import json
@@ -17,7 +21,6 @@ from tests.cases import for_each
 import penstock as ps
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.timeout(120),
     pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="only Linux tells the PSS"),
 ]
@@ -39,12 +42,12 @@ def tree(pid):
 
 
 def memory(*kinds):
-    '''Bytes of the tree: all, or what is not in files.'''
+    '''Bytes of the tree that are not in files.'''
     total = 0
     for pid in tree(os.getpid()):
         with open(f"/proc/{pid}/smaps_rollup") as file:
             for line in file:
-                if line.split(":")[0] in (kinds or ("Pss",)):
+                if line.split(":")[0] in (kinds or ("Pss_Anon", "Pss_Shmem")):
                     total += 1024 * int(line.split()[1])
     return total
 
@@ -82,43 +85,44 @@ def test_a_heap_array_is_copied_once_for_all_workers():
     grown, nbytes = run("""
     def pipeline(rows):
         data = ps.from_arrays(rows).shuffle()
-        return data.map(lambda row: int(row[0]) + int(row[-1]), on="process", workers=3).batch(100)
+        data = data.map(lambda row: int(row[0]) + int(row[-1]), on="process", workers=3)
+        return data.batch(10).prefetch(1)
 
-    small = steady(pipeline(np.ones((20_000, 5))))
-    rows = np.ones((20_000, 1000))          # 160 MB, all of it read by one worker or the other
+    small = steady(pipeline(np.ones((4000, 5))))
+    rows = np.ones((4000, 5000))            # 160 MB, all of it read by one worker or the other
     print(json.dumps([steady(pipeline(rows)) - small, rows.nbytes]))
     """)
     # The user's own, and one copy for all workers; a copy for each would be four times as much.
-    assert 1.9 * nbytes < grown < 2.5 * nbytes
+    assert 1.95 * nbytes < grown < 2.05 * nbytes
 
 
 def test_pipelines_over_the_same_array_share_its_copy():
     grown, nbytes = run("""
-    rows = np.ones((20_000, 1000))
+    rows = np.ones((4000, 5000))
     data = ps.from_arrays(rows).map(lambda row: float(row.sum()), on="process", workers=2)
-    with data.batch(100).loader() as one:
+    with data.batch(10).prefetch(1).loader() as one:
         list(one)
         before = memory()
-        with data.shuffle().batch(50).loader() as other, data.take(500).loader() as third:
+        with data.shuffle().batch(5).prefetch(1).loader() as other, data.take(500).loader() as third:
             list(other), list(third), list(one)
             print(json.dumps([memory() - before, rows.nbytes]))
     """)
-    assert grown < 0.9 * nbytes  # four more processes, and no other copy of 160 MB
+    assert grown < 0.3 * nbytes  # four more processes, and no other copy of 160 MB
 
 
 def test_a_memmap_is_opened_again_and_not_copied(tmp_path):
     path = tmp_path / "rows.npy"
-    np.save(path, np.ones((20_000, 1000)))
+    np.save(path, np.ones((4000, 5000)))
     grown, nbytes = run(f"""
     def pipeline(rows):
-        return ps.from_arrays(rows).shuffle().map(lambda row: float(row.sum()), on="process", workers=2).batch(100)
+        data = ps.from_arrays(rows).shuffle().map(lambda row: float(row.sum()), on="process", workers=2)
+        return data.batch(10).prefetch(1)
 
-    own = "Pss_Anon", "Pss_Shmem"           # what is not in the file itself
-    small = steady(pipeline(np.ones((20_000, 5))), *own)
+    small = steady(pipeline(np.ones((4000, 5))))
     rows = np.load({str(path)!r}, mmap_mode="r")
-    print(json.dumps([steady(pipeline(rows), *own) - small, rows.nbytes]))
+    print(json.dumps([steady(pipeline(rows)) - small, rows.nbytes]))
     """)
-    assert grown < 0.2 * nbytes  # blocks that batches wait in are in it; a copy would be all of it
+    assert grown < 0.02 * nbytes
 
 
 def test_a_long_list_of_strings_is_read_here_and_not_copied_into_the_workers():
@@ -128,7 +132,7 @@ def test_a_long_list_of_strings_is_read_here_and_not_copied_into_the_workers():
         return data.map(lambda name: len(name), on="process", workers=2).batch(1000)
 
     before = memory()
-    names = [f"train/class-{number % 1000:04d}/image-{number:08d}.jpg" for number in range(2_000_000)]
+    names = [f"train/class-{number % 1000:04d}/image-{number:08d}.jpg" for number in range(1_200_000)]
     nbytes = memory() - before
     short = steady(pipeline(names[:5000], 400), batches=20)
     print(json.dumps([steady(pipeline(names, 1), batches=20) - short, nbytes]))
@@ -147,7 +151,7 @@ def test_arrays_of_a_long_list_are_read_here_too():
     short = steady(pipeline(rows[:1000], 100), batches=50)
     print(json.dumps([steady(pipeline(rows, 1), batches=50) - short, sum(row.nbytes for row in rows)]))
     """)
-    assert grown < 0.25 * nbytes  # what is on its way, and no copy of the whole
+    assert grown < 0.1 * nbytes  # what is on its way, and no copy of the whole
 
 
 def test_memory_and_descriptors_are_flat_over_many_epochs():

@@ -222,7 +222,7 @@ def test_torch_tensors_give_the_same_kind_of_row_whatever_the_chunk():
     assert plain(tensor) == X.tolist()
 
 
-@few_layouts
+@few_threads
 def test_rows_of_a_tensor_do_not_write_through_to_it(layout):
     torch = pytest.importorskip("torch")
     tensor = torch.arange(60).reshape(30, 2)

@@ -2,11 +2,12 @@
 
 import array
 from collections import UserList, deque
+from itertools import product
 
 import numpy as np
 import pytest
 from tests.cases import for_each
-from tests.helpers import any_workers, few_layouts, few_threads, until_error
+from tests.helpers import FEW_THREADS, TWO_PROCESSES, any_workers, few_layouts, few_threads, until_error
 
 import penstock as ps
 
@@ -59,8 +60,10 @@ SEQUENCES = {
 }
 
 
-@any_workers
-@for_each("kind", list(SEQUENCES))
+@for_each(
+    "kind, layout",
+    [*product(SEQUENCES, FEW_THREADS), *product(["ndarray", "memoryview", "dataset"], [TWO_PROCESSES])],
+)
 def test_every_sequence_gives_its_items(layout, kind):
     data = SEQUENCES[kind]
     expected = [data[number] for number in range(len(data))]
