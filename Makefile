@@ -28,7 +28,7 @@ demo: $(LIGHT)  ## see a pipeline run, with its diagnosis
 
 # Two at a time, and then what must have the machine to itself. Exit status 5: ARGS chose nothing of that part.
 test: $(FULL)  ## all tests and doctests but the long ones, always with the same random data
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not alone and not soak" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone and not soak" $(ARGS) || [ $$? -eq 5 ]
 	$(BIN)/python -m pytest -m "alone and not soak" $(ARGS) || [ $$? -eq 5 ]
 
 # Random data of these two is new in every run; PENSTOCK_SEED=... makes it that of another run again.

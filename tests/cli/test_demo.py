@@ -13,7 +13,7 @@ from penstock.cli.main import main
 
 pytest.importorskip("PIL")
 
-TINY = ("demo", "--images", "8", "--seconds", "0.3", "--batch", "4", "--workers", "2")
+TINY = ("demo", "--images", "24", "--seconds", "1", "--batch", "8", "--workers", "2")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CTRL_C = b"\x03"
 
@@ -35,7 +35,7 @@ def test_a_terminal_gets_bars_that_are_redrawn_and_its_cursor_back(terminal):
     check_the_story(ESCAPE.sub("", text))
 
 
-@pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, pytest.param({"TERM": "dumb"}, marks=pytest.mark.soak)])
 def test_a_terminal_that_wants_no_colours_gets_no_escapes(terminal, setting):
     code, text = terminal(*TINY, **setting).finish()
     assert code == 0, text
@@ -53,7 +53,7 @@ def test_an_output_without_unicode_gets_bars_of_plain_characters(cli):
 
 
 def check_the_story(text: str) -> None:
-    assert "8 JPEG photos" in text
+    assert "24 JPEG photos" in text
     assert re.search(r"plain loop +\S+ +\d+ batches +\d+\.\d s", text)
     assert re.search(r"penstock +\S+ +\d+ batches +\d+\.\d s", text)
     assert re.search(r"(\d+\.\d [×x] faster|No gain): \d+ batches in \d+\.\d s instead of \d+\.\d s", text)

@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+from functools import cache
 
 import numpy as np
 import pytest
@@ -15,9 +16,6 @@ from penstock.testing import difference
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
-#: what its workers import, see `warm_processes`
-PRELOAD = ("torch",)
-
 TWO = {"on": "process", "workers": 2}
 
 
@@ -25,9 +23,14 @@ def same(sample):
     return sample
 
 
+@cache
+def all_made(name):
+    return list(MAKERS[name]().values())
+
+
 def made(name, number):
     """The sample with that number, made where this is called."""
-    return list(MAKERS[name]().values())[number]
+    return all_made(name)[number]
 
 
 def made_there(name, values, on):
@@ -49,13 +52,6 @@ def test_samples_of_every_kind_arrive_as_they_were():
     with ps.Processes(2) as pool:
         for route in ROUTES:
             check_route("values", route, pool)
-
-
-def test_tensors_arrive_as_they_were():
-    pytest.importorskip("torch")
-    with ps.Processes(2) as pool:  # one for all routes: torch takes long to import
-        for route in ROUTES:
-            check_route("tensors", route, pool)
 
 
 def check_route(name, route, pool):
@@ -96,15 +92,6 @@ def told(one, other, kind):
 
 def plain(sample):
     return list(sample) if isinstance(sample, tuple) else vars(sample)
-
-
-def test_sparse_tensors_arrive_as_they_were():
-    torch = pytest.importorskip("torch")
-    eye = torch.eye(3).to_sparse()
-    for pipeline in (ps.from_iterable([eye]), ps.from_sequence([eye])):
-        (found,) = pipeline.map(same, on="process")
-        assert found.layout is torch.sparse_coo
-        assert torch.equal(found.to_dense(), torch.eye(3))
 
 
 # ---------------------------------------------------------------------- writable, and one's own

@@ -99,11 +99,9 @@ threading.Thread(target=lambda: list(loader), daemon=True).start()
 }
 
 FEW_STATES = [
-    "in the middle of an epoch",
     "with batches held",
     "paused in a generator",
     "a shared pool and two loaders",
-    "a worker that was just killed",
     "isolated, with processes of its own",
     "other ways to start",
     "stuck in a call",

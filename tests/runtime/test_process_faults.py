@@ -994,7 +994,7 @@ def test_a_fork_of_a_parent_with_threads_and_processes_disturbs_neither():
     assert run_alone(code, timeout_s=120) == (0, "", "")
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", soak("spawn")])
 def test_other_ways_to_start_survive_deaths_too(start):
     before = set(children())
     maybe = dies_at([7], lambda: os._exit(3))
@@ -1171,14 +1171,12 @@ def run(place, **options):
     else:
         raise AssertionError
 
-with ps.Processes(1) as pool:
-    run({"on": pool})
 run({"workers": 1}, isolate=True)
 print("fine")
 """
 
 
-def test_what_main_defines_works_without_a_guard():
+def test_what_main_defines_works_in_an_isolated_loader_without_a_guard():
     # As a notebook or `python -i` does: statement by statement, in the names of __main__.
     code = f"import ast\nfor one in ast.parse({MAIN!r}).body:\n"
     code += "    exec(compile(ast.Module([one], []), '<input>', 'exec'), globals())"

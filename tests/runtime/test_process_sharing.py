@@ -88,8 +88,8 @@ def test_a_heap_array_is_copied_once_for_all_workers():
         data = data.map(lambda row: int(row[0]) + int(row[-1]), on="process", workers=3)
         return data.batch(10).prefetch(1)
 
-    small = steady(pipeline(np.ones((4000, 5))))
-    rows = np.ones((4000, 5000))            # 160 MB, all of it read by one worker or the other
+    small = steady(pipeline(np.ones((2000, 5))))
+    rows = np.ones((2000, 4000))            # 64 MB, all of it read by one worker or the other
     print(json.dumps([steady(pipeline(rows)) - small, rows.nbytes]))
     """)
     # The user's own, and one copy for all workers; a copy for each would be four times as much.
@@ -112,13 +112,13 @@ def test_pipelines_over_the_same_array_share_its_copy():
 
 def test_a_memmap_is_opened_again_and_not_copied(tmp_path):
     path = tmp_path / "rows.npy"
-    np.save(path, np.ones((4000, 5000)))
+    np.save(path, np.ones((2000, 4000)))
     grown, nbytes = run(f"""
     def pipeline(rows):
         data = ps.from_arrays(rows).shuffle().map(lambda row: float(row.sum()), on="process", workers=2)
         return data.batch(10).prefetch(1)
 
-    small = steady(pipeline(np.ones((4000, 5))))
+    small = steady(pipeline(np.ones((2000, 5))))
     rows = np.load({str(path)!r}, mmap_mode="r")
     print(json.dumps([steady(pipeline(rows)) - small, rows.nbytes]))
     """)
@@ -180,7 +180,7 @@ def test_memory_and_descriptors_are_flat_over_many_epochs():
 def test_memory_is_flat_over_a_long_stream_of_samples_of_many_sizes():
     found = run("""
     def stream():
-        for number in range(2000):
+        for number in range(1000):
             yield np.ones(1 + (number * 7919) % 20_000)
 
     data = ps.from_iterable(stream).map(lambda row: np.append(row, 1.0), on="process", workers=2)
@@ -188,7 +188,7 @@ def test_memory_is_flat_over_a_long_stream_of_samples_of_many_sizes():
     with data.loader() as loader:
         for epoch in range(4):
             for number, sample in enumerate(loader):
-                if number % 100 == 99:
+                if number % 50 == 49:
                     counts.append(descriptors())
             del sample
             gc.collect()

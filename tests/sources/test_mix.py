@@ -55,7 +55,7 @@ def test_every_prefix_has_the_proportions_of_the_weights(layout, weights):
     assert len(epoch) == len(pipeline)
 
 
-@examples(25)
+@examples(15)
 @given(
     st.lists(
         st.tuples(
@@ -79,7 +79,7 @@ def test_proportions_and_length_of_first_for_any_weights_and_lengths(parts, seed
     assert len(samples) == min(math.floor(n * total / Fraction(str(weight))) for n, weight, _ in parts)
 
 
-@examples(25)
+@examples(15)
 @given(st.lists(st.tuples(st.integers(1, 25), st.integers(1, 9), st.booleans()), min_size=1, max_size=5))
 def test_length_of_all_and_cycle_for_any_weights_and_lengths(parts):
     made = [(tagged(str(number), n, stream), weight) for number, (n, weight, stream) in enumerate(parts)]
