@@ -8,6 +8,9 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
 
 import pytest
 from tests.random_examples import KEPT, SEED, TIMES
@@ -52,21 +55,55 @@ def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
     report.sections.append(("random data", f"run again: {command}\nkept in: {path}"))
 
 
+class _WarmServer:
+    """One server for all test modules in a row that ask for one and need the same."""
+
+    def __init__(self) -> None:
+        self.preload: tuple[str, ...] = ()
+        self.kept = ExitStack()
+
+    def start(self, preload: tuple[str, ...]) -> None:
+        if preload != self.preload:
+            self.close()
+            patch = self.kept.enter_context(pytest.MonkeyPatch.context())
+            patch.setattr(servers, "PRELOAD", (*servers.PRELOAD, *preload))
+            self.kept.enter_context(keep_warm())
+            self.preload = preload
+
+    def close(self) -> None:
+        self.preload = ()
+        self.kept.close()
+
+
+_warm = _WarmServer()
+
+
 @pytest.fixture(scope="module")
-def warm_processes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The tests of a module share one server, so that a worker process starts in milliseconds.
+def warm_processes(request: pytest.FixtureRequest) -> None:
+    """Share one server among tests, so that a worker process starts in milliseconds.
 
     A module whose functions need more than others (torch) names it in a tuple `PRELOAD` of its own.
     """
-    preload = (*servers.PRELOAD, *PRELOAD, *getattr(request.module, "PRELOAD", ()))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(servers, "PRELOAD", preload)
-        with keep_warm():
-            yield
+    _warm.start((*PRELOAD, *getattr(request.module, "PRELOAD", ())))
+
+
+def pytest_sessionfinish() -> None:
+    _warm.close()
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.path not in _modules_with_processes(item.session):
+        _warm.close()
+    _freeze_imported()
+
+
+@cache
+def _modules_with_processes(session: pytest.Session) -> set[Path]:
+    return {item.path for item in session.items if "warm_processes" in getattr(item, "fixturenames", ())}
+
+
+def _freeze_imported() -> None:
     """Exempt what imports have made from garbage collection: with torch, a collection would take 0.2 s."""
     global _modules_seen
     if len(sys.modules) > _modules_seen + _MANY_MODULES:
