@@ -13,7 +13,7 @@ from penstock.cli.main import main
 
 pytest.importorskip("PIL")
 
-TINY = ("demo", "--images", "24", "--seconds", "1", "--batch", "8", "--workers", "2")
+TINY = ("demo", "--images", "8", "--seconds", "0.3", "--batch", "4", "--workers", "2")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CTRL_C = b"\x03"
 
@@ -53,14 +53,15 @@ def test_an_output_without_unicode_gets_bars_of_plain_characters(cli):
 
 
 def check_the_story(text: str) -> None:
-    assert "24 JPEG photos" in text
+    assert "8 JPEG photos" in text
     assert re.search(r"plain loop +\S+ +\d+ batches +\d+\.\d s", text)
     assert re.search(r"penstock +\S+ +\d+ batches +\d+\.\d s", text)
     assert re.search(r"(\d+\.\d [×x] faster|No gain): \d+ batches in \d+\.\d s instead of \d+\.\d s", text)
     assert len(re.findall(r"(?:plain loop|penstock) +\S+ +\d+%", text)) == 2
     assert "Where the time went" in text
     assert re.search(r"load\S* +[×x]2 .* +\d+% +\d+% +\d+%", text)
-    assert re.search(r"limits: ", text)
+    # Which stage, and why, depends on the machine; lines are broken at any blank.
+    assert re.search(r"\w limits[:,]\s", text)
     story = text.partition("print(data.explain())")[0]
     assert max(len(line) for line in story.splitlines()) <= 80
     assert "load" in text.partition("print(data.explain())")[2]
