@@ -100,15 +100,15 @@ def test_importing_penstock_imports_next_to_nothing():
 )
 def test_what_only_processes_and_coroutines_need_is_not_imported_for_threads(code):
     found = imported_by(code)
-    assert "penstock.runtime.engine" in found
+    assert "penstock.core.engine" in found
     assert not found & (RARE | OURS)
 
 
 @pytest.mark.parametrize(
     ("code", "needed"),
     [
-        (RUN.format(on=", on='process', workers=1", loader=""), "penstock.runtime.remote"),
-        ("import penstock as ps; list(ps.from_sequence([1]).loader(isolate=True))", "penstock.runtime.isolated"),
+        (RUN.format(on=", on='process', workers=1", loader=""), "penstock.remote.front"),
+        ("import penstock as ps; list(ps.from_sequence([1]).loader(isolate=True))", "penstock.remote.isolated"),
         ("import penstock as ps; ps.mix([ps.from_sequence([1])])", "penstock.sources.mix"),
         ("import penstock as ps; ps.from_sequence([1]).loader().diagnose()", "penstock.stats.diagnose"),
     ],

@@ -1,7 +1,7 @@
 """Imports go downwards only. This page is the order; a module may import from the lines above its own.
 
 Each line is one layer. Modules of one layer do not import each other, unless the layer is a package
-that is one subject (``plan``, ``runtime``, ``cli``) or is said to be a chain.
+that is one subject (``plan``, ``core``, ``cli``) or is said to be a chain.
 """
 
 import ast
@@ -22,6 +22,7 @@ LAYERS = [
     ["executors.templates"],
     ["checks", "tensors"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
+    ["places"],
     # which samples of a source to use, and whose turn it is
     ["indices", "turns"],
     ["executors.executor"],
@@ -34,7 +35,10 @@ LAYERS = [
     ["ops", "sources", "executors"],
     ["stats"],
     ["plan"],
-    ["runtime"],
+    ["resume"],
+    ["program"],
+    ["core"],
+    ["remote"],
     ["pipeline"],
     ["construct"],
     ["penstock"],
@@ -45,7 +49,7 @@ LAYERS = [
 CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
-SUBJECTS = {"memory", "plan", "runtime", "cli", "testing", "stats"}
+SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
@@ -53,10 +57,10 @@ LATE = {
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
     "construct": {"sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
-    "pipeline": {"runtime.fingerprint", "runtime.peek"},
-    "runtime.desk": {"memory.segment"},
-    "runtime.engine": {"executors.processes", "runtime.portable", "runtime.preload", "runtime.remote"},
-    "runtime.loader": {"runtime.isolated", "runtime.parts", "stats.diagnose"},
+    "pipeline": {"core.fingerprint", "core.peek"},
+    "program.desk": {"memory.segment"},
+    "core.engine": {"executors.processes"},
+    "core.loader": {"core.parts", "stats.diagnose"},
 }
 
 

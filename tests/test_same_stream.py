@@ -411,8 +411,6 @@ PROCESS_LAYOUTS = [
 ]
 
 
-# Behind flat_map(interleave=) over several pipelines the reader may wait for what nobody is woken to make.
-@pytest.mark.xfail(strict=False, reason="a wake-up is lost in about one of two runs of this test")
 @examples(12, shrink=False)
 @given(chains())
 def test_every_layout_gives_the_same_stream(chain):

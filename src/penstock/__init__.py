@@ -16,6 +16,7 @@ from penstock.lazy import lazy as _lazy
 if _TYPE_CHECKING:
     from penstock import indices, ops
     from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, mix, zip
+    from penstock.core.loader import Loader
     from penstock.errors import (
         LengthUnknown,
         MissingExtra,
@@ -34,10 +35,10 @@ if _TYPE_CHECKING:
     from penstock.ops.call import Retry
     from penstock.ops.functions import per_worker
     from penstock.pipeline import Pipeline
-    from penstock.runtime.calls import SampleInfo
-    from penstock.runtime.chunk import ErrorRecord
-    from penstock.runtime.loader import Loader
-    from penstock.runtime.ranks import merge_states
+    from penstock.program.calls import SampleInfo
+    from penstock.program.chunk import ErrorRecord
+    from penstock.resume.ranks import merge_states
+    from penstock.resume.schema import edit_state
     from penstock.stats.report import Diagnosis
 else:
     __getattr__, __dir__ = _lazy(
@@ -64,10 +65,11 @@ else:
             "penstock.ops.call": ["Retry"],
             "penstock.ops.functions": ["per_worker"],
             "penstock.pipeline": ["Pipeline"],
-            "penstock.runtime.calls": ["SampleInfo"],
-            "penstock.runtime.chunk": ["ErrorRecord"],
-            "penstock.runtime.loader": ["Loader"],
-            "penstock.runtime.ranks": ["merge_states"],
+            "penstock.program.calls": ["SampleInfo"],
+            "penstock.program.chunk": ["ErrorRecord"],
+            "penstock.core.loader": ["Loader"],
+            "penstock.resume.schema": ["edit_state"],
+            "penstock.resume.ranks": ["merge_states"],
             "penstock.stats.report": ["Diagnosis"],
         },
     )
@@ -95,6 +97,7 @@ __all__ = [
     "TooManyErrors",
     "WorkerDied",
     "concat",
+    "edit_state",
     "fake",
     "from_arrays",
     "from_iterable",

@@ -19,7 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy"]
+__all__ = ["lazy", "named"]
+
+
+def named(path: str) -> Any:
+    """What stands at ``"package.module:name"``, imported now.
+
+    Lower layers name the parts of higher ones in this way: those that few users need, and that take long to import.
+    """
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 def lazy(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 from penstock.checks import any_number, whole_number
+from penstock.core.loader import Loader, known_length
 from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Placement, Pool
 from penstock.ops import (
@@ -34,14 +35,13 @@ from penstock.ops.op import Op
 from penstock.plan.explain import Explanation
 from penstock.plan.rules import Options, make_plan
 from penstock.plan.world import dealt, world_now
-from penstock.runtime.loader import Loader, known_length
 from penstock.sources.source import Composite, Flow, Source
 from penstock.sources.subset import split_source
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from penstock.runtime.calls import SampleInfo
+    from penstock.program.calls import SampleInfo
 
     Rng = np.random.Generator
 
@@ -541,7 +541,7 @@ class Pipeline(Generic[T]):
         >>> ps.from_sequence([1, 2, 3]).map(lambda x: x * 10).peek(2)
         [10, 20]
         """
-        from penstock.runtime.peek import peek
+        from penstock.core.peek import peek
 
         return peek(self, n, index, epoch, seed, every_op)
 
@@ -562,7 +562,7 @@ class Pipeline(Generic[T]):
         """
         epoch, seed = whole_number(epoch, "fingerprint(epoch)"), any_number(seed, "fingerprint(seed=)")
         Placement.of(on, workers, "fingerprint()")
-        from penstock.runtime.fingerprint import fingerprint
+        from penstock.core.fingerprint import fingerprint
 
         return fingerprint(self, epoch, seed, Options(on, workers))
 

@@ -1,11 +1,11 @@
-"""Provenance: where in the epoch a sample comes from. It rides with every sample of every chunk.
+"""Provenance: where a sample comes from. Its *place* rides with every sample of every chunk.
 
-A *place* is one of
+A place is a recipe: with it the sample can be made again, and without running any joint again. It is one of
 
-* an ``int``: the sample's position in the global order of the epoch,
+* an ``int``: the position in the global order of the epoch,
 * a ``tuple``: a place followed by a sub-index for every op that made several samples of one,
-* a ``range`` or ``list`` of places: those of the samples that were put together into one,
-* a `Passed`: a place in one of the epochs of a stream that is run through again and again.
+* a ``range`` or ``list``: the places of the samples that were put together into one,
+* a `Passed`, a `Part`, a `Piece` or a `Member`: a place with what else it takes to find the sample.
 
 Places of a chunk are a ``range`` as long as no op has dropped or multiplied samples, so that
 they cost nothing; the functions here keep them so where they can.
@@ -13,23 +13,29 @@ they cost nothing; the functions here keep them so where they can.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import chain, compress
 from typing import Any, NamedTuple
+from zlib import crc32
 
 __all__ = [
+    "Member",
+    "Part",
     "Passed",
+    "Piece",
     "Place",
+    "Row",
     "chosen",
     "counter",
     "extended",
+    "input_of",
     "joined",
+    "key_of",
     "last_root",
     "origin",
-    "path",
     "root",
     "single",
-    "starts",
+    "steps_from",
     "way",
     "weight",
 ]
@@ -37,36 +43,86 @@ __all__ = [
 Place = Any
 
 _WORD = 2**64 - 1
+_MIX = 0x9E3779B97F4A7C15
 
 
 class Passed(NamedTuple):
-    """A place of a stream that is run through again and again: `number` is the stream's own epoch."""
+    """A place in one of the passes of a pipeline that is run through again and again."""
 
     place: Place
+    #: the epoch that the pipeline counts this pass as
     number: int
+
+
+class Part(NamedTuple):
+    """A place in one of several pipelines that were mixed or put one after the other."""
+
+    place: Place
+    name: str
+
+
+class Piece(NamedTuple):
+    """A stretch of one sample: `pack` cuts long ones."""
+
+    place: Place
+    start: int
+    stop: int
+
+
+class Row(NamedTuple):
+    """The places of samples of several pipelines that were put side by side."""
+
+    places: tuple[Place, ...]
+
+
+class Member(NamedTuple):
+    """One of the samples that a group was taken apart into: `unbatch`."""
+
+    group: Place
+    number: int
+
+    @property
+    def place(self) -> Place:
+        """The place that the sample had before it was grouped."""
+        group = self.group
+        return group[self.number] if isinstance(group, (range, list)) and self.number < len(group) else group
+
+
+def _inner(place: Place) -> Place:
+    """The place that `place` begins with, one step nearer to the source."""
+    if type(place) is Member:
+        return place.place
+    return place.places[0] if type(place) is Row else place[0]
 
 
 def root(place: Place) -> int:
     """The position in the epoch that `place` began with.
 
-    >>> root(7), root((7, 2)), root(range(5, 9))
-    (7, 7, 5)
+    >>> root(7), root((7, 2)), root(range(5, 9)), root(Member(range(5, 9), 2))
+    (7, 7, 5, 7)
     """
     while not isinstance(place, int):
-        place = place[0]
+        place = _inner(place)
     return place
 
 
 def last_root(place: Place) -> int | None:
-    """The position that the last of the samples at `place` began with; None if passes are mixed.
+    """The position that the last of the samples at `place` began with; None if passes or parts are mixed.
 
     >>> last_root(range(5, 9)), last_root([(3, 0), (4, 1)]), last_root(Passed(7, 1))
     (8, 4, None)
     """
     while not isinstance(place, int):
-        if isinstance(place, Passed) or not place:
+        if isinstance(place, (range, list)):
+            if not place:
+                return None
+            place = place[-1]
+        elif type(place) is tuple or type(place) is Piece:
+            place = place[0]
+        elif type(place) is Member:
+            place = _inner(place)
+        else:
             return None
-        place = place[0] if isinstance(place, tuple) else place[-1]
     return place
 
 
@@ -77,9 +133,9 @@ def origin(place: Place, epoch: int) -> tuple[int, int]:
     ((0, 7), (3, 7))
     """
     while not isinstance(place, int):
-        if isinstance(place, Passed):
+        if type(place) is Passed:
             epoch = place.number
-        place = place[0]
+        place = _inner(place)
     return epoch, place
 
 
@@ -93,7 +149,7 @@ def weight(place: Place) -> int:
         return len(place)
     if isinstance(place, list):
         return sum(map(weight, place))
-    return weight(place.place) if isinstance(place, Passed) else 1
+    return weight(place[0]) if type(place) in (Passed, Part, Piece) else 1
 
 
 def counter(place: Place) -> tuple[int, int]:
@@ -104,10 +160,17 @@ def counter(place: Place) -> tuple[int, int]:
     """
     way = 0
     while not isinstance(place, int):
-        if isinstance(place, tuple):
+        kind = type(place)
+        if kind is tuple:
             for step in place[1:]:
-                way = (way * 0x9E3779B97F4A7C15 + step + 1) & _WORD
-        place = place[0]
+                way = (way * _MIX + step + 1) & _WORD
+        elif kind is Passed:
+            way = (way * _MIX + 3 * place.number + 1) & _WORD
+        elif kind is Part:
+            way = (way * _MIX + 3 * crc32(place.name.encode()) + 2) & _WORD
+        elif kind is Piece:
+            way = (way * _MIX + 3 * place.start + 3) & _WORD
+        place = _inner(place)
     return place, way
 
 
@@ -117,8 +180,8 @@ def single(place: Place) -> bool:
     >>> single(7), single((7, 2)), single(Passed(7, 1)), single(range(5, 9))
     (True, True, True, False)
     """
-    while isinstance(place, tuple):
-        place = place[0]
+    while isinstance(place, tuple) and type(place) is not Row:
+        place = place.place if type(place) is Member else place[0]
     return isinstance(place, int)
 
 
@@ -128,50 +191,65 @@ def way(place: Place) -> tuple[int, ...]:
     >>> way(7), way((7, 2, 0)), way((Passed((7, 2), 3), 1))
     ((), (2, 0), (2, 1))
     """
-    if not isinstance(place, tuple):
-        return ()
-    return way(place.place) if isinstance(place, Passed) else (*way(place[0]), *place[1:])
+    if type(place) is tuple:
+        return (*way(place[0]), *place[1:])
+    if type(place) is Member:
+        return way(place.place)
+    return way(_inner(place)) if isinstance(place, tuple) else ()
 
 
 def extended(place: Place, sub: int) -> tuple[Place, ...]:
     """The place of output number `sub` of an op that made several samples of the one at `place`."""
-    return (*place, sub) if isinstance(place, tuple) and not isinstance(place, Passed) else (place, sub)
+    return (*place, sub) if type(place) is tuple else (place, sub)
 
 
-def path(place: Place, start: Place) -> tuple[int, ...] | None:
-    """The sub-indices that lead from the sample at `start` to the one at `place`; None if none do.
+def input_of(place: Place, depth: int) -> Place:
+    """The place of the sample from which `depth` ops, each making several of one, have made the one at `place`.
 
-    A member of a group that was taken apart keeps its own place: its number in the group leads to it.
-
-    >>> path((7, 2, 0), (7, 2)), path(7, 7), path(8, range(5, 9)), path((range(5, 9), 1), range(5, 9))
-    ((0,), (), (3,), (1,))
-    >>> path((7, 2), 8) is None
-    True
+    >>> input_of((7, 2, 0), 1), input_of((7, 2), 1), input_of(Member(range(5, 9), 2), 1), input_of(7, 0)
+    ((7, 2), 7, range(5, 9), 7)
     """
-    if type(place) is type(start) and place == start:
-        return ()
-    if isinstance(place, tuple) and not isinstance(place, Passed):
-        begin = start if isinstance(start, tuple) and not isinstance(start, Passed) else (start,)
-        if len(place) > len(begin) and place[: len(begin)] == begin:
-            return place[len(begin) :]
-    if isinstance(start, (range, list)):
-        for number, one in enumerate(start):
-            way = path(place, one)
-            if way is not None:
-                return (number, *way)
-    return None
+    for _ in range(depth):
+        if type(place) is Member:
+            place = place.group
+        elif type(place) is tuple:
+            place = place[:-1] if len(place) > 2 else place[0]
+    return place
 
 
-def starts(place: Place) -> Iterator[Place]:
-    """The place itself, and those of the samples that it was made of, the nearest first.
+def steps_from(place: Place, depth: int) -> tuple[int, ...]:
+    """The sub-indices that lead from `input_of(place, depth)` to `place`.
 
-    >>> list(starts((7, 2, 0)))
-    [(7, 2, 0), (7, 2), 7]
+    >>> steps_from((7, 2, 0), 1), steps_from((7, 2, 0), 2), steps_from((Member(range(5, 9), 2), 4), 2)
+    ((0,), (2, 0), (2, 4))
     """
-    yield place
-    while isinstance(place, tuple) and not isinstance(place, Passed):
-        place = place[:-1] if len(place) > 2 else place[0]
-        yield place
+    found: list[int] = []
+    for _ in range(depth):
+        if type(place) is Member:
+            found.append(place.number)
+            place = place.group
+        elif type(place) is tuple:
+            found.append(place[-1])
+            place = place[:-1] if len(place) > 2 else place[0]
+    return tuple(reversed(found))
+
+
+def key_of(place: Place) -> Hashable:
+    """The same for places that are the same, however they are written, and different for all others.
+
+    >>> key_of([6, 7]) == key_of(range(6, 8)), key_of(Part(3, "a")) == key_of((3, 4)), key_of(5)
+    (True, False, 5)
+    """
+    if isinstance(place, int):
+        return place
+    kind = type(place)
+    if kind is tuple:
+        return (key_of(place[0]), *place[1:]) if not isinstance(place[0], int) else place
+    if kind is range or kind is list:
+        return ("group", *map(key_of, place))
+    if kind is Row:
+        return ("Row", *map(key_of, place.places))
+    return (kind.__name__, key_of(place[0]), *place[1:])
 
 
 def chosen(places: Sequence[Place], keep: Sequence[Any]) -> list[Place]:

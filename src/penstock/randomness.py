@@ -188,10 +188,14 @@ def uniform(positions: Int64s, key: int) -> Float64s:
     >>> uniform(np.array([7, 0, 7]), key=1).round(3).tolist()
     [0.082, 0.49, 0.082]
     """
+    return (hashed(positions, key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def hashed(positions: Int64s, key: int) -> Words:
+    """A 64-bit number for each of `positions`, the same for the same key on every machine."""
     hashes = _mixed(positions.astype(np.uint64), key, _WIDE)
     # Once more with the other half of the key: positions are near each other, and so few of their bits differ.
-    hashes = _mixed(hashes, key >> 64, _WIDE)
-    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return _mixed(hashes, key >> 64, _WIDE)
 
 
 def exponential(positions: Int64s, key: int) -> Float64s:

@@ -112,12 +112,19 @@ def shuffled(n: int, seed: int, epoch: int) -> list[int]:
 
 def windowed(n: int, window: int, seed: int, epoch: int) -> list[int]:
     """The same with ``shuffle(window)``."""
+    key = derive("window", seed, epoch, "shuffle")
     out: list[int] = []
-    for block, start in enumerate(range(0, n, window)):
-        count = min(window, n - start)
-        key = derive("window", seed, epoch, "shuffle", block)
-        out += [start + place for place in places(range(count), count, key)]
+    for start in range(0, n, window):
+        out += sorted(range(start, min(start + window, n)), key=lambda place: turn(place, key))
     return out
+
+
+def turn(place: int, key: int) -> int:
+    """What decides when the sample at `place` leaves its block: two hashes, by the two halves of the key."""
+    for half in (key, key >> 64):
+        place = mixed(place ^ half % 2**64, 64)
+        place ^= place >> 33
+    return place
 
 
 def ends(order: list[int]) -> list[int]:

@@ -5,12 +5,9 @@ from bisect import bisect_left
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from tests.cases import for_each
 from tests.helpers import INLINE, any_workers, few_layouts, plain, until_error
-from tests.ops.joints import ListInput, Run, measured, run_through
-from tests.random_examples import examples
 
 import penstock as ps
 from penstock import ops
@@ -197,73 +194,6 @@ def test_a_stream_with_torch_tensors():
 # ---------------------------------------------------------------------- the joint alone
 
 lengths_of_samples = st.lists(st.integers(0, 12), max_size=60)
-
-
-@examples(40)
-@given(
-    lengths=lengths_of_samples,
-    bounds=st.lists(st.integers(0, 12), max_size=4, unique=True).map(sorted),
-    size=st.integers(1, 6),
-    budget=st.none() | st.integers(12, 40),
-    most=st.integers(1, 5),
-    portion=st.integers(1, 20),
-)
-def test_every_sample_is_in_one_batch_of_its_bin_and_no_batch_exceeds_size_or_budget(
-    lengths, bounds, size, budget, most, portion
-):
-    op = ops.Bucket(len, bounds, size=size, budget=budget)
-    samples = measured([[number] * n for number, n in enumerate(lengths)])
-    run = run_through(op, samples)
-    assert sorted(place for places in run.places for place in places) == list(range(len(lengths)))
-    for group, places in zip(run.groups, run.places, strict=True):
-        own = [lengths[place] for place in places]
-        assert [len(sample) for sample in group] == own
-        assert len({bisect_left(bounds, n) for n in own}) == 1
-        assert len(group) <= size
-        assert budget is None or len(group) * max(own) <= budget
-        assert places == sorted(places)
-    other = run_through(op, samples, most, portion)
-    assert (other.groups, other.places) == (run.groups, run.places)
-    again = run_through(op, samples, most, portion, resume=True)
-    assert (again.groups, again.places) == (run.groups, run.places)
-
-
-def test_no_sample_is_taken_beyond_the_one_that_fills_the_batch():
-    op = ops.Bucket(len, [2], size=2)
-    run = Run(op.joint(None, 0, {}), ListInput(measured([[1], [2] * 5, [3], [4], [5] * 3]), list(range(5))))
-    run.source.more()
-    taken = []
-    while not run.joint.ended:
-        run.step(1)
-        taken.append((run.source.taken, run.joint.kept))
-    assert run.places == [[0, 2], [1, 4], [3]]
-    assert taken == [(3, 1), (5, 1), (5, 0), (5, 0)]
-
-
-def test_a_sample_that_is_lost_in_a_resume_is_simply_missing():
-    op = ops.Bucket(len, [2], size=3)
-    samples = measured([[1], [2] * 5, [3], [4] * 4, [5], [6] * 9, [7]])
-    run = Run(op.joint(None, 0, {}), ListInput(samples, list(range(7))))
-    run.source.more()
-    run.step(1)
-    assert run.places == [[0, 2, 4]]
-    assert run.joint.held == [1, 3]
-    run = run.resumed(op.joint(None, 0, {}), lost=[1])
-    while not run.joint.ended:
-        run.step(1)
-    assert run.places == [[0, 2, 4], [6], [3, 5]]
-
-
-def test_what_a_joint_saves_is_small_and_what_it_keeps_is_told():
-    op = ops.Bucket(len, list(range(10, 100, 10)), size=64)
-    joint = op.joint(None, 0, {})
-    run = Run(joint, ListInput(measured([[0] * (7 * n % 100) for n in range(600)]), list(range(600))))
-    run.source.portion = 600
-    run.source.more()
-    run.step(1)
-    assert joint.kept > 500
-    assert len(str(joint.save())) < 20
-    assert "bucket" in joint.hoards
 
 
 # ---------------------------------------------------------------------- what fails

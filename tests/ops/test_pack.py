@@ -5,17 +5,13 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.cases import for_each
 from tests.helpers import INLINE, few_layouts, plain, until_error
-from tests.ops.joints import ListInput, Run, run_through
-from tests.random_examples import examples
 
 import penstock as ps
 from penstock import ops
 from penstock.ops.residents import Measured
-from penstock.ops.rows import OPEN_DOCUMENTS, OPEN_ROWS
+from penstock.ops.rows import OPEN_ROWS
 from penstock.testing import Layout, check_op
 
 #: lengths that come in no order, some longer than the rows below
@@ -95,19 +91,6 @@ def test_the_fullest_row_leaves_when_one_too_many_would_be_open():
     assert segments(rows[0]) == [samples[sizes.index(66)]]  # of equals, the first
     assert segments(rows[-1]) == [[99] * 70]
     assert len(rows) == OPEN_ROWS + 1
-
-
-def test_no_more_documents_stay_open_than_can_be_saved():
-    op = ops.Pack(10_000, key="ids", how="fit")
-    sizes = [6_000, 7_000, *[1] * 3_000]
-    run = Run(op.joint(None, 0, {}), ListInput(tokens(sizes, eos=False), list(range(len(sizes)))))
-    run.source.more()
-    run.step(1)
-    assert run.places == [[1]]  # the fuller of the two left before it was full
-    assert run.joint.kept == OPEN_DOCUMENTS
-    while not run.joint.ended:
-        run.step(1)  # one row alone may have as many as it takes
-    assert sorted(map(len, run.places)) == [1, len(sizes) - 1]
 
 
 # ---------------------------------------------------------------------- long documents
@@ -345,111 +328,6 @@ def read_again(run, sizes, eos):
             assert ends == (eos and at == size + 1)
         assert at == size + eos
     assert not found
-
-
-@examples(50)
-@given(
-    sizes=st.lists(st.integers(0, 12) | st.integers(0, 60), max_size=80),
-    length=st.integers(1, 25),
-    how=st.sampled_from(HOWS),
-    eos=st.booleans(),
-    most=st.integers(1, 5),
-    portion=st.integers(1, 20),
-)
-def test_rows_give_the_documents_back_however_they_are_asked_for_and_resumed(
-    sizes, length, how, eos, most, portion
-):
-    op = ops.Pack(length, key="ids", how=how, eos=1 if eos else None)
-    samples = tokens(sizes, eos)
-    run = run_through(op, samples)
-    read_again(run, sizes, eos)
-    filled = [sum(len(piece) + ends for piece, ends in row) for row in run.groups]
-    assert all(0 < used <= length for used in filled)
-    if how == "concat":
-        assert all(used == length for used in filled[:-1])
-        assert len(filled) == -(-sum(size + eos for size in sizes) // length)
-    else:
-        assert all(not isinstance(p, tuple) or sizes[p[0]] + eos > length for places in run.places for p in places)
-    for resume in (False, True):
-        other = run_through(op, samples, most, portion, resume=resume)
-        assert other.places == run.places
-        read_again(other, sizes, eos)
-
-
-@for_each("how", HOWS)
-def test_no_document_is_taken_before_what_is_there_has_left(how):
-    op = ops.Pack(4, key="ids", how=how)
-    run = Run(op.joint(None, 0, {}), ListInput(tokens([13, 2, 1], False), list(range(3))))
-    run.source.more()
-    taken = []
-    for _ in range(3):
-        run.step(1)
-        taken.append(run.source.taken)
-    assert taken == [1, 1, 1]
-    assert run.joint.held == [0]
-    run.step(1)
-    assert run.source.taken == 3
-    assert run.places[-1] == [(0, 12), 1, 2]
-
-
-@for_each("how", HOWS)
-@for_each("lost", [[0], [1], [2], [1, 2], [0, 1, 2]])
-def test_a_document_that_is_lost_in_a_resume_is_simply_missing(how, lost):
-    op = ops.Pack(10, key="ids", how=how)
-    sizes = [14, 2, 3, 4, 9, 1]
-    run = Run(op.joint(None, 0, {}), ListInput(tokens(sizes, False), list(range(6)), portion=3))
-    while run.source.taken < 3:
-        run.step(1)
-    assert run.places == [[(0, 0)]]
-    assert run.joint.held == [0, 1, 2]
-    run = run.resumed(op.joint(None, 0, {}), lost)
-    while not run.joint.ended:
-        run.step(1)
-    left = {0: 4, 1: 2, 2: 3, 3: 4, 4: 9, 5: 1}
-    for row, places in zip(run.groups[1:], run.places[1:], strict=True):
-        for (piece, _), place in zip(row, places, strict=True):
-            left[place[0] if isinstance(place, tuple) else place] -= len(piece)
-    assert left == {number: {0: 4, 1: 2, 2: 3}[number] if number in lost else 0 for number in left}
-
-
-@examples(30)
-@given(
-    sizes=st.lists(st.integers(0, 30), min_size=5, max_size=60),
-    others=st.lists(st.integers(0, 40), min_size=60, max_size=60),
-    length=st.integers(1, 20),
-    how=st.sampled_from(HOWS),
-    steps=st.integers(1, 30),
-)
-def test_documents_of_another_length_after_a_resume_do_no_harm(sizes, others, length, how, steps):
-    op = ops.Pack(length, key="ids", how=how)
-    run = Run(op.joint(None, 0, {}), ListInput(tokens(sizes, False), list(range(len(sizes))), portion=1))
-    for _ in range(steps):
-        if not run.joint.ended:
-            run.step(1)
-    for _ in range(2):
-        joint, run.groups, run.places = op.joint(None, 0, {}), [], []
-        run = run.resumed(joint)
-        run.source.samples = [tokens(others, False)[place] for place in run.source.places]
-        if not run.joint.ended:
-            run.step(1)
-    while not run.joint.ended:
-        run.step(1)
-    assert run.joint.kept == 0
-    assert all(0 < sum(len(piece) for piece, _ in row) <= length for row in run.groups)
-
-
-def test_what_a_joint_saves_is_small():
-    op = ops.Pack(1000, key="ids", how="fit")
-    # Rows of which each has room for less than any that comes.
-    sizes = [big for number in range(OPEN_ROWS) for big in [600 + number, *[15] * 14]]
-    joint = op.joint(None, 0, {})
-    run = Run(joint, ListInput(tokens(sizes, False), list(range(len(sizes))), portion=len(sizes)))
-    run.source.more()
-    run.step(1)
-    while joint.kept < 300:
-        run.step(1)
-    assert len(str(joint.save())) < joint.kept + 40
-    assert "pack" in joint.hoards
 
 
 # ---------------------------------------------------------------------- refusals

@@ -596,7 +596,6 @@ def versioned(x, info):
     return info.epoch, x
 
 
-@pytest.mark.xfail(strict=False, reason="which samples were drawn ahead depends on who is faster")
 def test_a_state_is_approximate_and_goes_on_with_the_next_samples():
     pipeline = ps.from_sequence(range(300)).map(same, workers=2).reservoir(20, draws=120).batch(10)
     with pipeline.loader() as loader:

@@ -11,7 +11,7 @@ import pytest
 
 import penstock as ps
 from penstock.plan.rules import Options, make_plan
-from penstock.runtime.sizing import Sizer
+from penstock.program.sizing import Sizer
 
 #: an upper bound for anything that is expected at once: generous, since the machine may be slow and busy
 SOON_S = 60.0

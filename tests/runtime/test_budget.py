@@ -6,7 +6,7 @@ import pytest
 from tests.cases import for_each
 
 import penstock as ps
-from penstock.runtime.budget import Budget, Estimate, parse_bytes
+from penstock.core.budget import Budget, Estimate, parse_bytes
 
 
 @for_each(

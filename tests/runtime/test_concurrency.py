@@ -128,9 +128,23 @@ def test_never_more_than_n_when_the_next_epoch_is_begun_early(workers):
     assert meeting.inside.most <= workers
 
 
+class Opened(list):
+    """Numbers, of which those above 2000 can be read once it is `open`."""
+
+    def __init__(self, numbers):
+        super().__init__(numbers)
+        self.open = threading.Event()
+
+    def __getitem__(self, number):
+        if number > 2000:
+            self.open.wait(SOON_S)
+        return super().__getitem__(number)
+
+
 @for_each("workers", [2, 3])
 def test_after_a_timeout_n_calls_overlap_again_and_never_more(workers):
     release, met, inside = threading.Event(), threading.Event(), Peak()
+    numbers = Opened(range(6000))
 
     def stuck_once(sample):
         if sample == 0:
@@ -143,9 +157,12 @@ def test_after_a_timeout_n_calls_overlap_again_and_never_more(workers):
                 met.wait(SOON_S)
         return sample
 
-    data = ps.from_sequence(range(6000)).map(stuck_once, workers=workers, timeout_s=1, on_error="skip")
+    data = ps.from_sequence(numbers).map(stuck_once, workers=workers, timeout_s=1, on_error="skip")
     with data.loader(epochs=1) as loader:
-        got = list(loader)
+        got = []
+        for sample in loader:
+            numbers.open.set()  # the stuck call was given up, or nothing would have come
+            got.append(sample)
         release.set()
     assert got == list(range(1, 6000))
     assert inside.most == workers

@@ -7,8 +7,8 @@ from math import inf
 import pytest
 
 from penstock.memory.segment import Mapping
+from penstock.program.desk import READING, Desk, new_desk
 from penstock.provenance import Passed, counter
-from penstock.runtime.desk import READING, Desk, new_desk
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 from tests.cases import for_each
 
 import penstock as ps
-from penstock.runtime.failure import ErrorLimit, Verdict, add_note, decide
+from penstock.program.failure import ErrorLimit, Verdict, add_note, decide
 
 RETRY = ps.Retry(2, backoff_s=0.5)
 

@@ -8,10 +8,15 @@ import pytest
 from tests.runtime.helpers import SOON_S
 
 import penstock as ps
+from penstock.core import gather as joined
+from penstock.core import inlets
+from penstock.core import outlets as reorder
+from penstock.core import stage as stage_run
+from penstock.core import work as worker
+from penstock.core.engine import Engine
+from penstock.core.workers import Crew
 from penstock.ops.op import Effect, Joint, Op
-from penstock.runtime import inlets, joined, remote, reorder, stage_run, worker
-from penstock.runtime.crew import Crew
-from penstock.runtime.engine import Engine
+from penstock.remote import front as remote
 
 
 class Fault(Exception):
@@ -43,7 +48,7 @@ PLACES: dict[str, tuple[Any, str, set[str]]] = {
     "taking a ticket": (stage_run.StageRun, "take", set()),
     "cutting a ticket of positions": (inlets.PositionInlet, "cut", set()),
     "cutting a ticket of samples": (joined.JoinedInlet, "cut", set()),
-    "passing on a chunk": (joined.Queue, "fill", set()),
+    "passing on a chunk": (joined.Feeder, "fill", set()),
     "handing in": (Engine, "handed_in", set()),
     "putting a chunk": (stage_run.StageRun, "put", set()),
     "restoring the order": (reorder.InOrder, "put", set()),

@@ -5,7 +5,7 @@ from tests.cases import for_each
 from tests.runtime.helpers import plan_of
 
 import penstock as ps
-from penstock.runtime.program import Program
+from penstock.program.program import Program
 
 
 def reading_of(pipeline, seed=0):

@@ -214,7 +214,7 @@ def test_a_refused_state_leaves_the_loader_as_it_was():
 
 def test_a_changed_pipeline_is_gone_on_with_if_asked_to():
     _, state = saved_behind(NUMBERS.map(abs), 4)
-    state["pipeline"] = None
+    state = ps.edit_state(state, pipeline=None)
     assert rest(NUMBERS.map(str), state) == ["4", "5", "6", "7", "8", "9"]
 
 

@@ -2,7 +2,7 @@
 
 from tests.cases import for_each
 
-from penstock.runtime.sizing import TARGET_S, Sizer
+from penstock.program.sizing import TARGET_S, Sizer
 
 
 def fed(sizer, per_unit_s, times=60):

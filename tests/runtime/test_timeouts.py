@@ -10,7 +10,7 @@ from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, await_event, in_thread, until_error
 
 import penstock as ps
-from penstock.runtime import engine
+from penstock.core import engine
 
 #: long for a call that only returns its sample, short for a test
 SHORT_S = 0.5

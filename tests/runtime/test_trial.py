@@ -1,6 +1,6 @@
 """The verdict over a ticket whose worker processes die."""
 
-from penstock.runtime.trial import Trial
+from penstock.remote.trial import Trial
 
 READING = (-1, 7, 0)
 SAMPLE, OTHER = (0, 7, 0), (0, 8, 0)

@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from penstock.runtime.wire import Gone, Late, Wire
+from penstock.remote.wire import Gone, Late, Wire
 
 
 @pytest.fixture

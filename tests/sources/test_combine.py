@@ -5,7 +5,6 @@ from itertools import count, islice
 import pytest
 from tests.cases import for_each
 from tests.helpers import INLINE, any_layout, any_workers, few_layouts, plain, until_error
-from tests.sources.mix_joints import check_saved_at_every_step, flat, started, steps, told_apart
 
 import penstock as ps
 
@@ -160,15 +159,3 @@ def test_what_is_no_pipeline_is_refused(combine):
         combine()
     with pytest.raises(ps.PlanError, match="takes pipelines, got list"):
         combine(ps.from_sequence([1]), [1, 2])
-
-
-@for_each("combine", [ps.zip, ps.concat])
-@for_each("lengths", [(6, 6), (4, 9), (9, 4, 7), (5,), (0, 3), (3, 0, 2), (0, 0)])
-@for_each("most", [1, 3, 100])
-@for_each("arriving", [1, 4])
-def test_saved_after_any_step_they_go_on_with_the_same_rest(combine, lengths, most, arriving):
-    source = combine(*[ps.from_sequence([])] * len(lengths)).source
-    samples = {str(number): told_apart(str(number), n) for number, n in enumerate(lengths)}
-    check_saved_at_every_step(source, samples, most, arriving)
-    found, _ = flat(steps(*started(source, samples), most, arriving))
-    assert len(found) == (min(lengths) if combine is ps.zip else sum(lengths))

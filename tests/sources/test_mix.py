@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tests.cases import for_each
 from tests.helpers import INLINE, SEVEN, THREADS, any_layout, any_workers, few_layouts, few_threads, until_error
 from tests.random_examples import examples
-from tests.sources.mix_joints import Fake, check_saved_at_every_step, flat, resumed, started, steps, told_apart
+from tests.sources.mix_joints import Fake, flat, started, steps, told_apart
 
 import penstock as ps
-from penstock.ops.op import LOST, Key
+from penstock.ops.op import Key
 
 
 def tagged(name, n, stream=False):
@@ -182,11 +182,6 @@ def test_components_may_share_a_pool(layout):
     with ps.Threads(2) as pool:
         parts = [tagged(name, 30).map(lambda s: s, on=pool) for name in "abc"]
         assert by_name(layout.run(ps.mix(parts))) == {"a": 30, "b": 30, "c": 30}
-
-
-def test_the_place_behind_a_mix_is_the_number_of_the_draw():
-    pipeline = ps.mix([tagged("a", 5), tagged("b", 3)], stop="cycle").map(lambda s, info: info.place, info=True)
-    assert INLINE.epochs(pipeline, 2) == [list(range(10))] * 2
 
 
 @few_threads
@@ -378,127 +373,12 @@ each_case = for_each("shape, stop", CASES)
 
 
 @each_case
-@for_each("most, arriving", [(1, 1), (3, 4), (100, 4)])
-def test_saved_after_any_step_it_goes_on_with_the_same_rest(shape, stop, most, arriving):
-    check_saved_at_every_step(*shaped(shape, stop), most, arriving)
-
-
-@each_case
 def test_what_comes_does_not_depend_on_how_much_is_asked_for_or_has_arrived(shape, stop):
     source, samples = shaped(shape, stop)
     found = [
         flat(steps(*started(source, samples), most, arriving)) for most in (1, 2, 50) for arriving in (1, 3, 50)
     ]
     assert all(one == found[0] for one in found)
-
-
-@each_case
-def test_it_is_saved_a_second_and_a_third_time(shape, stop):
-    source, samples = shaped(shape, stop)
-    whole, _ = flat(steps(*started(source, samples), 7, 2))
-    joint, inputs = started(source, samples)
-    seen = []
-    while not joint.ended:
-        some = next(steps(joint, inputs, 2, 1), ((), ()))[0]
-        seen += some
-        if not joint.ended:
-            joint, inputs = resumed(source, samples, joint, inputs)
-    assert seen == whole
-
-
-@for_each("stop", ["first", "all", "cycle"])
-@for_each(
-    "changed",
-    [{"a": 1, "b": 9}, {"b": 1}, {"a": 1, "b": 1, "new": 2}, {"new": 1, "b": 3}],
-)
-@for_each("after", [0, 1, 5, 12])
-def test_components_may_change_and_those_that_stay_go_on_where_they_were(stop, changed, after):
-    lengths = {"a": 40, "b": 40, "new": 40}
-    samples = {name: told_apart(name, n) for name, n in lengths.items()}
-    before = ps.mix({"a": TEN, "b": TEN}, stop=stop).source
-    joint, inputs = started(before, samples)
-    running = steps(joint, inputs, 1, 1)
-    had = Counter(next(running)[0][0][0] for _ in range(after))
-    positions = {name: (one.epoch, one.used) for (name, _), one in zip(before.parts, inputs, strict=True)}
-    other, fresh = started(
-        ps.mix({name: (TEN, w) for name, w in changed.items()}, stop=stop).source, samples, positions
-    )
-    other.restore(json.loads(json.dumps(joint.save())))
-    rest, places = flat(steps(other, fresh, 5, 2))
-    assert places == list(range(after, after + len(rest)))
-    for name in changed:
-        own = [number for one, epoch, number in rest if one == name and epoch == 3]
-        assert own == list(range(had[name], had[name] + len(own)))
-        assert own[-1] == 39 or stop == "first"
-    # in the new proportions at once, without making up for the old ones
-    assert_proportions([(name, number) for name, _, number in rest[:30]], changed)
-
-
-@for_each("stop", ["first", "all", "cycle"])
-@for_each("changed", [{"a": 1, "b": 9}, {"b": 1}, {"new": 1, "c": 2, "b": 3, "a": 1}])
-@for_each("replays", [0, 1, 9])
-@for_each("most", [1, 50])
-def test_what_was_passed_on_since_it_was_saved_comes_again_before_the_change(stop, changed, replays, most):
-    # With "first", seven would end it; with "all", nobody knows when a component would have ended that is gone.
-    short = 7 if stop == "cycle" or (stop == "all" and "a" in changed) else 30
-    lengths = {"a": short, "b": 40, "c": 30, "new": 20}
-    samples = {name: told_apart(name, n) for name, n in lengths.items()}
-    before = ps.mix({"a": (TEN, 2), "b": TEN, "c": TEN}, stop=stop).source
-    for after in range(0, 16, 3):
-        joint, inputs = started(before, samples)
-        running = steps(joint, inputs, 1, 1)
-        had = [next(running)[0][0] for _ in range(after)]
-        saved = json.loads(json.dumps(joint.save()))
-        positions = {name: (one.epoch, one.used) for (name, _), one in zip(before.parts, inputs, strict=True)}
-        had += [next(running)[0][0] for _ in range(replays)]
-        now = ps.mix({name: (TEN, weight) for name, weight in changed.items()}, stop=stop).source
-        other, fresh = started(now, samples, positions)
-        other.replays = replays
-        other.restore(saved)
-        found, places = flat(steps(other, fresh, most, 2))
-        assert places == list(range(after, after + len(found)))
-        again, rest = found[:replays], found[replays:]
-        assert [one for one in again if one is not LOST] == [one for one in had[after:] if one[0] in changed]
-        assert again.count(LOST) == sum(one[0] not in changed for one in had[after:])
-        first_pass = [one for one in rest if one[1] == 3]
-        assert not set(first_pass) & set(had)
-        if stop != "first":
-            kept = [one for one in had if one[0] in changed and one[1] == 3]
-            everything = [one for name in changed for one in told_apart(name, lengths[name])(3)]
-            assert sorted(first_pass + kept) == sorted(everything)
-
-
-def test_it_can_be_saved_again_while_what_was_passed_on_comes_again():
-    samples = {name: told_apart(name, 20) for name in "abc"}
-    before, now = (
-        ps.mix({"a": TEN, "b": TEN}, stop="all").source,
-        ps.mix({"b": (TEN, 3), "c": TEN}, stop="all").source,
-    )
-    whole = None
-    for pause in range(7):
-        joint, _ = started(before, samples)
-        other, fresh = started(now, samples)
-        other.replays = 6
-        other.restore(joint.save())
-        running = steps(other, fresh, 1, 1)
-        seen = [next(running)[0][0] for _ in range(pause)]
-        seen += flat(steps(*resumed(now, samples, other, fresh), 4, 4))[0]
-        whole = whole or seen
-        assert seen == whole
-
-
-def test_who_has_been_run_through_need_not_be_again_when_weights_change():
-    samples = {"a": told_apart("a", 40), "b": told_apart("b", 3)}
-    before = ps.mix({"a": TEN, "b": TEN}, stop="cycle").source
-    joint, inputs = started(before, samples)
-    running = steps(joint, inputs, 1, 50)
-    for _ in range(20):
-        next(running)
-    positions = {name: (one.epoch, one.used) for (name, _), one in zip(before.parts, inputs, strict=True)}
-    other, fresh = started(ps.mix({"a": TEN, "b": (TEN, 0.01)}, stop="cycle").source, samples, positions)
-    other.restore(joint.save())
-    rest, _ = flat(steps(other, fresh, 5, 2))
-    assert len(rest) == math.ceil(30 * 1.01)
 
 
 def test_the_state_is_small_and_says_what_was_drawn_of_each():

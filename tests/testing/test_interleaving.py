@@ -4,8 +4,8 @@ import pytest
 from tests.cases import for_each
 
 import penstock as ps
+from penstock.core.workers import LOCK
 from penstock.executors.parking import LockSpot, new_spot
-from penstock.runtime.crew import LOCK
 from penstock.testing.interleaving import Deadlock, interleave
 
 

@@ -33,9 +33,13 @@ class CountDown(Joint):
         return [], []
 
     def save(self):
-        return self.left if self.saves == "all" else (None if self.saves == "nothing" else [0] * 5000)
+        return (
+            self.left
+            if self.saves == "all"
+            else (None if self.saves == "nothing" else [number * 7919 % 10007 for number in range(9000)])
+        )
 
-    def restore(self, saved):
+    def restore(self, saved, held):
         if self.saves == "all":
             self.left = saved
 

@@ -3,7 +3,7 @@
 An executor knows nothing of tickets, order or failure. It is handed a loop (`work`), starts
 something that runs it (a thread, a coroutine, a process with a thread in front of it), and can
 wake it, wait for its end and say where it stands. The loop itself is written once, in
-`penstock.runtime.worker`; `penstock.testing.check_executor` tries a new executor.
+`penstock.core.work`; `penstock.testing.check_executor` tries a new executor.
 
 A `Placement` says where an op runs; a `Pool` is a placement that several pipelines share.
 """
@@ -76,6 +76,10 @@ class Executor(ABC):
     inline: ClassVar[bool] = False
     #: behind each worker is a process, which runs the tickets; see `penstock.executors.processes`
     remote: ClassVar[bool] = False
+    #: what a worker runs, as "module:name", if it is not the loop of a thread, or of a coroutine if `asynchronous`
+    loop: ClassVar[str] = ""
+    #: what makes of a program something that can be sent to the workers, if they are `remote`
+    packs: ClassVar[str] = ""
     #: workers of an op that names this executor but no number
     default_workers: ClassVar[int] = 1
 

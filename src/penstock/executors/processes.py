@@ -1,7 +1,7 @@
 """The process executor: behind each worker is a process of its own, with a thread of ours in front of it.
 
 The thread takes tickets and hands in chunks as any other worker does; the process runs them. What the
-two say to each other is the runtime's (`penstock.runtime.remote` and `serving`); here is how a process
+two say to each other is the runtime's (`penstock.remote.front` and `serving`); here is how a process
 is started, replaced and ended. The `Blocks` in which batches come back belong to a loader, so that they
 count for its bound on memory and end with it.
 """
@@ -23,7 +23,7 @@ from penstock.memory.block import Blocks
 __all__ = ["ProcessExecutor", "ProcessWorker", "Processes", "default_blocks"]
 
 #: what a new process runs; named and not imported, since it is further up
-_ENTRY = "penstock.runtime.serving:serve"
+_ENTRY = "penstock.remote.serving:serve"
 #: of the memory of the machine, what batches may take that are on their way or kept
 _SHARE_OF_MEMORY = 4
 
@@ -68,6 +68,8 @@ class ProcessExecutor(Executor):
 
     kind: ClassVar[str] = "process"
     remote: ClassVar[bool] = True
+    loop: ClassVar[str] = "penstock.remote.front:work_remote"
+    packs: ClassVar[str] = "penstock.remote.portable:packed_program"
 
     def __init__(self, options: StartOptions | None = None, on_death: OnDeath = "restart") -> None:
         self.options = options or StartOptions()

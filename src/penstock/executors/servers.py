@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 #: what a server loads; a module that there is not is left out
-PRELOAD = ("numpy", "numpy.random", "msgspec", "cloudpickle", "penstock.runtime.serving")
+PRELOAD = ("numpy", "numpy.random", "msgspec", "cloudpickle", "penstock.remote.serving")
 
 Key: TypeAlias = tuple[object, ...]
 

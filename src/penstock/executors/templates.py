@@ -32,7 +32,7 @@ from penstock.executors.startup import Process, StartOptions
 __all__ = ["MOST_FDS", "Loadable", "Template", "Templates"]
 
 #: what a template runs first; named and not imported, since it is further up
-_ENTRY = "penstock.runtime.preload:load"
+_ENTRY = "penstock.remote.preload:load"
 #: descriptors in one message at the most; the kernel allows 253
 MOST_FDS = 200
 #: a pickle of so many bytes is worth a template by itself

@@ -213,11 +213,8 @@ def layout_of(samples: Any) -> Layout:
     return Layout(stream, pickler.arrays)
 
 
-def decode(header: bytes, memory: ReadableBuffer = b"", other: object = None) -> Any:
-    """The samples of a layout, with arrays that look into `memory`, to which the layout was written.
-
-    `other` has no effect; callers of an earlier format pass it.
-    """
+def decode(header: bytes, memory: ReadableBuffer = b"") -> Any:
+    """The samples of a layout, with arrays that look into `memory`, to which the layout was written."""
     sizes, stream = marshal.loads(header)
     view = memoryview(memory).cast("B")
     buffers, end = [], 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.errors import PlanError, RaggedBatch
 from penstock.ops.functions import check_function, function_name, where
-from penstock.ops.op import Effect, Input, Joint, Key, Length, Op
+from penstock.ops.op import LOST, Effect, Ingredient, Input, Joint, Key, Length, Op
 from penstock.ops.op import In as Sample
 from penstock.provenance import Place
 from penstock.trees import stacked
@@ -48,7 +48,6 @@ class Batch(Op[Sample, Any]):
     effect: ClassVar[Effect] = Effect.REGROUPS
     blocking = True
     joined = True
-    holds_back = True
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, (int, np.integer)):
@@ -123,8 +122,10 @@ def too_few(count: int, size: int) -> RaggedBatch:
 class Cut(Joint):
     """Cuts samples into groups in the order of delivery."""
 
+    groups = True
+
     def __init__(self, size: int, drop_last: bool | Literal["raise"]) -> None:
-        self.size = self.even = size
+        self.size = self.per_output = size
         self.drop_last = drop_last
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
@@ -146,3 +147,12 @@ class Cut(Joint):
 
     def needs(self, inputs: Sequence[Input]) -> int:
         return self.size - inputs[0].count
+
+    def merged(self, saved: Sequence[Any], rank: int, world: int) -> Any:
+        return None  # what it has not cut is still in its input
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return [Ingredient(one) for one in place]
+
+    def remake(self, place: Place, samples: Sequence[Any]) -> Any:
+        return [sample for sample in samples if sample is not LOST]

@@ -60,7 +60,6 @@ class Bucket(Op[In, Any]):
     effect: ClassVar[Effect] = Effect.REGROUPS
     blocking = True
     joined = True
-    holds_back = True
 
     def __post_init__(self) -> None:
         if isinstance(self.by, bool) or not (isinstance(self.by, (str, int)) or callable(self.by)):

@@ -6,8 +6,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.op import Effect, In, Input, Joint, Key, Op
+from penstock.ops.op import Effect, In, Ingredient, Input, Joint, Key, Op
 from penstock.provenance import Place
 from penstock.trees import nbytes, read_only
 
@@ -122,6 +123,7 @@ class _Replay(Joint):
         self.partial = False
         #: so many samples have been delivered before a resume
         self.left_out = 0
+        self._from_start = False
         self.bytes = 0
         self.samples: list[Any] = []
         self.places: list[Place] = []
@@ -130,7 +132,8 @@ class _Replay(Joint):
         if self.playing:
             return self._played(most)
         (source,) = inputs
-        if source.epoch < 0:
+        if source.epoch < 0 or self._from_start:
+            self._from_start = False
             source.renew(0)  # what is kept is drawn once, and must not depend on when
         while True:
             samples, places = source.take(most)
@@ -167,12 +170,18 @@ class _Replay(Joint):
     def save(self) -> list[int]:
         return [self.next, self.playing]
 
-    def restore(self, saved: list[int]) -> None:
-        self.next, played = saved
+    # What is kept is made as epoch 0, whatever epoch it is served in.
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return (Ingredient(place, 0, 0),)
+
+    def restore(self, saved: Any, held: Any) -> None:
+        following, played = saved
+        self.next = whole_number(following, "what cache() saved")
         if self.playing:
             self.ended = self.next >= len(self.tape.samples)
         elif played:
             # There is no tape here yet: the epoch is made again from its start, and recorded.
             self.left_out, self.next = self.next, 0
+            self._from_start = True
         else:
             self.partial = True

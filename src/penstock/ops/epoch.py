@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.checks import whole_number
-from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
+from penstock.ops.op import Effect, In, Ingredient, Input, Joint, Key, Length, Op, Order
 from penstock.provenance import Passed, Place
 
 __all__ = ["Epoch"]
@@ -81,13 +81,16 @@ class _Onward(Joint):
         #: passes without a sample, one after the other, and whether this one has had none so far
         self.empty = 0
         self.fresh = False
+        #: left out in the last step
+        self._out = 0
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
         if source.epoch < 0 or source.taken > self.next:
             source.renew(0)
+        self._out = 0
         while source.taken < self.next and source.count:
-            source.take(self.next - source.taken)
+            self._out += len(source.take(self.next - source.taken)[0])
             self.empty = 0
             self.fresh = False
         number = source.epoch
@@ -109,7 +112,23 @@ class _Onward(Joint):
     def save(self) -> list[int]:
         return [self.next, self.empty, self.fresh]
 
-    def restore(self, saved: list[int]) -> None:
-        self.next, self.empty, fresh = saved
+    def restore(self, saved: Any, held: Any) -> None:
+        following, empty, fresh = saved
+        self.next, self.empty = (
+            whole_number(following, "what epoch() saved"),
+            whole_number(empty, "what epoch() saved"),
+        )
         self.fresh = bool(fresh)
         self.ended = self.next >= self.stop
+
+    def output_of(self, number: int, taken: int, outputs: int) -> int:
+        return min(max(taken - self._out, 0), outputs)
+
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return ()
+
+    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
+        return Passed(place, epoch)
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return (Ingredient(place.place, 0, place.number),)

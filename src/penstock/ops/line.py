@@ -34,3 +34,6 @@ class _Line(Joint):
         samples, places = source.take(most)
         self.ended = source.ended and not source.count
         return samples, places
+
+    def merged(self, saved: Sequence[Any], rank: int, world: int) -> Any:
+        return None

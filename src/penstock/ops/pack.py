@@ -14,7 +14,7 @@ from penstock.errors import PlanError, RaggedBatch, Skip
 from penstock.ops.fields import get_field
 from penstock.ops.op import Effect, In, Joint, Key, Length, Op, unknown
 from penstock.ops.residents import Measured, Measuring
-from penstock.ops.rows import Concat, Fit, Piece
+from penstock.ops.rows import Concat, Fit, Tokens
 from penstock.trees import leaf_array
 
 __all__ = ["Pack"]
@@ -69,7 +69,6 @@ class Pack(Op[In, dict[Any, Any]]):
     effect: ClassVar[Effect] = Effect.REGROUPS
     blocking = True
     joined = True
-    holds_back = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", _RowLength(whole_number(self.length, "pack(length)", least=1)))
@@ -106,7 +105,7 @@ class Pack(Op[In, dict[Any, Any]]):
 
         return list(info.each(partial(self._row, describe=describe), samples))
 
-    def _row(self, pieces: list[Piece], describe: Callable[[int], str]) -> dict[Any, Any]:
+    def _row(self, pieces: list[Tokens], describe: Callable[[int], str]) -> dict[Any, Any]:
         length = int(self.length)
         dtype = self._dtype([tokens for tokens, _ in pieces], describe)
         row = np.zeros((length, *pieces[0][0].shape[1:]), dtype)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.checks import whole_number
-from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
+from penstock.ops.op import Effect, In, Ingredient, Input, Joint, Key, Length, Op, Order
 from penstock.provenance import Passed, Place
 from penstock.randomness import derive
 
@@ -117,7 +117,7 @@ class _Again(Joint):
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
-        if self.fresh:
+        if self.fresh or source.epoch < 0:
             self.fresh = False
             source.renew(self.first)
         samples, places = source.take(most)
@@ -135,6 +135,16 @@ class _Again(Joint):
     def save(self) -> list[int]:
         return [self.passes, self.seen, self.fresh]
 
-    def restore(self, saved: list[int]) -> None:
-        self.passes, self.seen, fresh = saved
+    def restore(self, saved: Any, held: Any) -> None:
+        passes, seen, fresh = saved
+        self.passes, self.seen = (
+            whole_number(passes, "what repeat() saved"),
+            whole_number(seen, "what repeat() saved"),
+        )
         self.fresh = bool(fresh)
+
+    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
+        return Passed(place, epoch)
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return (Ingredient(place.place, 0, place.number),)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.ops.content import Content
-from penstock.ops.op import LOST, Effect, In, Input, Joint, Key, Length, Op
+from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op
 from penstock.provenance import Place
 from penstock.randomness import derive
 from penstock.trees import read_only
@@ -178,6 +178,8 @@ class _Drawing(Joint):
 
     opens_inputs: ClassVar[bool] = True
     eager: ClassVar[bool] = True
+    approximate: ClassVar[bool] = True
+    per_output = 0
 
     def __init__(self, op: Reservoir[Any], reserve: _Reserve) -> None:
         self.op = op
@@ -204,8 +206,16 @@ class _Drawing(Joint):
         # What has no end is known by the upstream, and is no number for JSON.
         return [self.next, *(None if n == math.inf else n for n in (self.stop, self.reserve.content.per_pass))]
 
-    def restore(self, saved: list[Any]) -> None:
-        self.next, self.stop, self.reserve.content.per_pass = saved
+    @staticmethod
+    def plain(saved: Any, owed: int) -> Any:
+        return [max(saved[0] - owed, 0), *saved[1:]]
+
+    def restore(self, saved: Any, held: Any) -> None:
+        following, self.stop, self.reserve.content.per_pass = saved
+        self.next = whole_number(following, "what reservoir() saved")
+
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return ()
 
     # ------------------------------------------------------------------ what arrives
 
@@ -278,11 +288,7 @@ class _Drawing(Joint):
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         first, content = self.next, self.reserve.content
         samples: list[Any] = []
-        if self.replays:
-            # These were delivered before a resume, and are gone.
-            samples = [LOST] * min(most, self.replays)
-            self.replays -= len(samples)
-        elif self._filled():
+        if self._filled():
             samples = self._drawn(min(most, (math.inf if self.stop is None else self.stop) - first))
         self.next += len(samples)
         nothing = self.empty >= _EMPTY_PASSES and not len(content)
@@ -320,7 +326,7 @@ class _Drawing(Joint):
         return self.op.max_reuse is not None and not self.reserve.in_need
 
     def drawable(self) -> bool:
-        if self.replays or (self.stop is not None and self.next >= self.stop):
+        if self.stop is not None and self.next >= self.stop:
             return True
         content = self.reserve.content
         if not self._filled() or not (self.lacked or self._plenty(content.unserved)):

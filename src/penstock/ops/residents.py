@@ -11,10 +11,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
-from penstock.ops.op import LOST, In, Input, Joint, Op
-from penstock.provenance import Place
+from penstock.ops.op import LOST, In, Ingredient, Input, Joint, Op, Redone
+from penstock.places import places_from, plain_places
+from penstock.provenance import Piece, Place
 
 __all__ = ["Group", "Keeping", "Measured", "Measuring", "Resident"]
 
@@ -40,7 +42,7 @@ class Measuring(Op[In, Measured]):
 
 
 class Resident(NamedTuple):
-    """A sample that a joint keeps: its number as `Input.taken` counts, its place, what it measures."""
+    """A sample that a joint keeps: a number of its own, its place, what it measures."""
 
     number: int
     place: Place
@@ -59,12 +61,14 @@ class Keeping(Joint):
     the end (`rest`), and calls `let_go` for every sample that has left for good.
     """
 
+    groups = True
+    per_output = 0
+
     def __init__(self, hoards: str) -> None:
         self.hoards = hoards
-        # In the order of arrival, which is the order of the numbers.
-        self._held: dict[int, None] = {}
-        #: what another joint saved, until the samples that it kept have come again
-        self._saved: Any = None
+        #: the places of what is kept, by number, in the order of arrival
+        self._held: dict[int, Place] = {}
+        self._numbers = count()
 
     @abstractmethod
     def accept(self, one: Resident) -> None:
@@ -82,8 +86,11 @@ class Keeping(Joint):
         """What cannot be worked out from the samples that are kept; plain data."""
         return None
 
-    def readmit(self, kept: Sequence[Resident | None], stand: Any) -> None:
-        """Put the samples of another joint where they were; None in the place of one that is lost."""
+    def readmit(self, kept: Sequence[Resident | None], starts: Sequence[int], stand: Any) -> None:
+        """Put the samples of another joint where they were, each from where on it was kept.
+
+        None stands in the place of one that is lost, and of `stand` where samples come from several joints.
+        """
         for one in kept:
             if one is not None:
                 self.accept(one)
@@ -99,29 +106,56 @@ class Keeping(Joint):
         """How many samples are kept."""
         return len(self._held)
 
-    @property
-    def held(self) -> Sequence[int]:
-        return list(self._held)
-
     def save(self) -> Any:
-        return [self.kept, self.stand()] if self._saved is None else self._saved
+        return self.places(), self.stand()
 
-    def restore(self, saved: Any) -> None:
-        self._saved = saved
+    def places(self) -> Sequence[Place]:
+        """The places of what is kept, as a `Piece` where only a part of a sample is."""
+        return tuple(self._held.values())
+
+    @staticmethod
+    def plain(saved: Any, owed: int) -> Any:
+        places, stand = saved
+        return {"held": plain_places(places), "stand": stand}
+
+    def held(self, saved: Any, inputs: Sequence[Input]) -> Sequence[Ingredient]:
+        return (
+            []
+            if saved is None
+            else [Ingredient(one.place if type(one) is Piece else one) for one in self._saved(saved)]
+        )
+
+    def _saved(self, saved: Any) -> list[Place]:
+        return places_from(saved["held"])
+
+    def restore(self, saved: Any, held: Sequence[Redone]) -> None:
+        if saved is not None:
+            starts = [one.start if type(one) is Piece else 0 for one in self._saved(saved)]
+            self.readmit([self._kept_again(one) for one in held], starts, saved["stand"])
+
+    def merged(self, saved: Sequence[Any], rank: int, world: int) -> Any:
+        places = [place for one in saved if one is not None for place in places_from(one["held"])]
+        return {"held": plain_places(places[rank::world]), "stand": None}
+
+    def _kept_again(self, redone: Redone) -> Resident | None:
+        return self._taken(*redone.found[0]) if redone.found else None
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return [Ingredient(one) for one in place]
+
+    def remake(self, place: Place, samples: Sequence[Any]) -> Any:
+        return [sample.sample for sample in samples if sample is not LOST] or LOST
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
         groups: list[Any] = []
         places: list[Place] = []
-        if self._saved is not None and not self._returned(source):
-            return groups, places
         while len(groups) < most:
             group = self.due()
             if group is None:
                 if source.count:
-                    one = self._taken(source)
-                    if one is not None:
-                        self.accept(one)
+                    (sample,), (place,) = source.take(1)
+                    self.accept(self._taken(sample, place))
                     continue
                 if not source.ended:
                     break
@@ -133,19 +167,7 @@ class Keeping(Joint):
             places.append(group[1])
         return groups, places
 
-    def _taken(self, source: Input) -> Resident | None:
-        number = source.taken
-        (sample,), (place,) = source.take(1)
-        if sample is LOST:
-            return None
-        self._held[number] = None
+    def _taken(self, sample: Measured, place: Place) -> Resident:
+        number = next(self._numbers)
+        self._held[number] = place
         return Resident(number, place, *sample)
-
-    def _returned(self, source: Input) -> bool:
-        """Take back what was kept before a resume, all of it at once; False while some has yet to come."""
-        count, stand = self._saved
-        if source.count < count and not source.ended:
-            return False
-        self.readmit([self._taken(source) for _ in range(min(count, source.count))], stand)
-        self._saved = None
-        return True

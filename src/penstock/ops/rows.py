@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from penstock.errors import StateMismatch
+from penstock.ops.op import LOST, Ingredient
 from penstock.ops.residents import Group, Keeping, Resident
-from penstock.provenance import Place, extended
+from penstock.provenance import Piece, Place
 
-__all__ = ["OPEN_DOCUMENTS", "OPEN_ROWS", "Concat", "Fit", "Piece"]
+__all__ = ["OPEN_DOCUMENTS", "OPEN_ROWS", "Concat", "Fit", "Tokens"]
 
 #: "fit" keeps so many rows open, and no more documents than this unless one row alone has them
 OPEN_ROWS = 32
@@ -23,7 +25,7 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuv"
 _NO_ROW = "-"
 
 #: part of a document, and whether its eos follows
-Piece = tuple[Any, bool]
+Tokens = tuple[Any, bool]
 
 
 class _Slice(NamedTuple):
@@ -34,7 +36,7 @@ class _Slice(NamedTuple):
     stop: int
 
     @property
-    def piece(self) -> Piece:
+    def piece(self) -> Tokens:
         tokens = self.one.sample
         return tokens[self.start : self.stop], self.stop > len(tokens)
 
@@ -42,7 +44,7 @@ class _Slice(NamedTuple):
     def place(self) -> Place:
         """A document in several rows has a place in each, told apart by where it is cut."""
         whole = self.stop - self.start == self.one.measure
-        return self.one.place if whole else extended(self.one.place, self.start)
+        return self.one.place if whole else Piece(self.one.place, self.start, self.stop)
 
 
 class _Rows(Keeping):
@@ -62,6 +64,21 @@ class _Rows(Keeping):
     def begin(self, one: Resident, start: int) -> None:
         """The part of a document from `start` on is to be put into rows."""
 
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return [Ingredient(one.place if type(one) is Piece else one) for one in place]
+
+    def remake(self, place: Place, samples: Sequence[Any]) -> Any:
+        pieces = []
+        left = self.length
+        for one, sample in zip(place, samples, strict=True):
+            if sample is not LOST:
+                start, stop = (one.start, one.stop) if type(one) is Piece else (0, sample.measure)
+                left -= stop - start
+                pieces.append(_Slice(Resident(-1, one, *sample), start, stop).piece)
+        if left < 0:
+            raise StateMismatch("a row of pack() that is owed is longer than a row")
+        return pieces or LOST
+
     def leaving(self, row: list[_Slice]) -> Group:
         for one in row:
             if one.stop == one.one.measure:
@@ -74,14 +91,13 @@ class Concat(_Rows):
 
     def __init__(self, length: int, hoards: str) -> None:
         super().__init__(length, hoards)
-        self.waiting: deque[Resident] = deque()
-        #: how much of the first document has left
-        self.start = 0
+        #: documents, and how much of each has left: of the first, or of one that was kept when a state was saved
+        self.waiting: deque[tuple[Resident, int]] = deque()
         #: how much of all documents has not
         self.count = 0
 
     def begin(self, one: Resident, start: int) -> None:
-        self.waiting.append(one)
+        self.waiting.append((one, start))
         self.count += one.measure - start
 
     def due(self) -> Group | None:
@@ -94,27 +110,23 @@ class Concat(_Rows):
         row: list[_Slice] = []
         self.count -= length
         while length:
-            one = self.waiting[0]
-            stop = min(self.start + length, one.measure)
-            row.append(_Slice(one, self.start, stop))
-            length -= stop - self.start
-            self.start = stop
-            if stop == one.measure:
-                self.waiting.popleft()
-                self.start = 0
+            one, start = self.waiting.popleft()
+            stop = min(start + length, one.measure)
+            row.append(_Slice(one, start, stop))
+            length -= stop - start
+            if stop < one.measure:
+                self.waiting.appendleft((one, stop))
         return self.leaving(row)
 
-    def stand(self) -> int:
-        return self.start
+    def places(self) -> Sequence[Place]:
+        return [Piece(one.place, start, 0) if start else one.place for one, start in self.waiting]
 
-    def readmit(self, kept: Sequence[Resident | None], stand: Any) -> None:
-        for number, one in enumerate(kept):
+    def readmit(self, kept: Sequence[Resident | None], starts: Sequence[int], stand: Any) -> None:
+        for one, start in zip(kept, starts, strict=True):
             if one is None:
                 continue
-            start = stand if number == 0 else 0
             if start < one.measure:
                 self.begin(one, start)
-                self.start = start or self.start
             else:
                 self.let_go(one.number)
 
@@ -179,24 +191,27 @@ class Fit(_Rows):
         self.rows.remove(row)
         return self.leaving(row.slices)
 
-    def stand(self) -> list[Any]:
-        """The row of each document, a letter each, and from where on those without a row are in none."""
+    def places(self) -> Sequence[Place]:
+        starts = {one.number: start for one, start in self.hand}
+        starts |= {slice.one.number: slice.start for row in self.rows for slice in row.slices}
+        return [
+            Piece(place, starts[number], 0) if starts.get(number) else place for number, place in self._held.items()
+        ]
+
+    def stand(self) -> str:
+        """The row of each document that is kept, a letter each."""
         row_of = {
             one.one.number: digit for digit, row in zip(_DIGITS, self.rows, strict=False) for one in row.slices
         }
-        return ["".join(row_of.get(number, _NO_ROW) for number in self.held), [start for _, start in self.hand]]
+        return "".join(row_of.get(number, _NO_ROW) for number in self._held)
 
-    def readmit(self, kept: Sequence[Resident | None], stand: Any) -> None:
-        digits, starts = stand
-        starts = iter(starts)
+    def readmit(self, kept: Sequence[Resident | None], starts: Sequence[int], stand: Any) -> None:
+        digits = _NO_ROW * len(kept) if stand is None else str(stand)
         rows = [_Row(self.length) for _ in _DIGITS]
-        for one, digit in zip(kept, digits, strict=False):
-            start = next(starts) if digit == _NO_ROW else None
+        for one, start, digit in zip(kept, starts, digits, strict=True):
             if one is None:
                 continue
-            if start is None:
-                # All but the end of a document that fills rows by itself has left.
-                start = one.measure // self.length * self.length
+            if digit != _NO_ROW:
                 row = rows[_DIGITS.index(digit)]
                 if 0 < one.measure - start <= row.room:
                     row.add(_Slice(one, start, one.measure))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Share
+from penstock.ops.op import Effect, In, Ingredient, Input, Joint, Key, Length, Op, Share
 from penstock.provenance import Passed, Place, root
 
 __all__ = ["MarkPadding", "Portion", "Rounds", "Shard"]
@@ -151,21 +151,23 @@ class Portion(Op[In, In]):
 class _Deal(Joint):
     """Takes whole rounds of a stream, and passes on this rank's block of each."""
 
+    per_output = 0
+
     def __init__(self, portion: Portion[Any]) -> None:
         self.portion = portion
         self.round_size = portion.block * portion.world
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
-        portion = self.portion
-        if source.count < self.round_size and not source.ended:
-            return [], []
-        samples, places = source.take(self.round_size)
-        self.ended = source.ended and not source.count
-        if len(samples) < self.round_size and portion.equal == "drop":
-            return [], []
-        first = portion.rank * portion.block
-        return samples[first : first + portion.block], places[first : first + portion.block]
+        portion, first = self.portion, self.portion.rank * self.portion.block
+        while source.count >= self.round_size or source.ended:
+            samples, places = source.take(self.round_size)
+            self.ended = source.ended and not source.count
+            if len(samples) < self.round_size and portion.equal == "drop":
+                break
+            if samples[first : first + portion.block] or self.ended:
+                return samples[first : first + portion.block], places[first : first + portion.block]
+        return [], []
 
 
 @dataclass(frozen=True)
@@ -223,9 +225,18 @@ class _Round(Joint):
     def save(self) -> list[int]:
         return [self.left, self.passes, self.seen]
 
-    def restore(self, saved: list[int]) -> None:
-        self.left, self.passes, self.seen = saved
+    def restore(self, saved: Any, held: Any) -> None:
+        self.left, self.passes, self.seen = (whole_number(one, "what shard(steps=) saved") for one in saved)
         self.ended = not self.left
+
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return ()
+
+    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
+        return Passed(place, epoch)
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return (Ingredient(place.place, 0, place.number),)
 
 
 @dataclass(frozen=True)

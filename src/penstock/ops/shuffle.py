@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.checks import any_number, whole_number
-from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
-from penstock.provenance import Place
-from penstock.randomness import derive, permute
+from penstock.ops.op import Absent, Effect, In, Ingredient, Input, Joint, Key, Length, Op, Order, Redone
+from penstock.places import places_from, plain_places
+from penstock.provenance import Place, counter, input_of, key_of, steps_from
+from penstock.randomness import derive, hashed, permute
 
 __all__ = ["Shuffle"]
 
@@ -87,28 +90,200 @@ class _Permuted(Order):
 
 
 class _Window(Joint):
-    """Permutes consecutive blocks of samples, each by its own key: every sample once, ragged tails too."""
+    """Passes on consecutive blocks of samples, each in the order of a key of the sample's place.
+
+    Every sample comes once, ragged tails too. The order depends on places and not on counts, so a lost sample takes
+    its own turn, and a block that is made again goes on after the key that was passed on last.
+    """
+
+    per_output = 0
+    takes_losses = True
 
     def __init__(self, window: int, key: Key, epoch: int) -> None:
         self.window = window
         self.hoards = f"shuffle(window={window})"
-        self.key = key
-        self.epoch = epoch
-        self.block = 0
+        self._key = derive("window", key.seed, epoch, key.op)
+        #: the block that is passed on; after other ranks' states were merged, there may be several
+        self._blocks: deque[_Block] = deque()
+
+    @property
+    def kept(self) -> int:
+        return sum(len(block.left) for block in self._blocks)
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
-        if source.count < self.window and not source.ended:
-            return [], []
-        samples, places = source.take(self.window)
-        self.ended = source.ended and not source.count
-        key = derive("window", self.key.seed, self.epoch, self.key.op, self.block)
-        self.block += 1
-        order = permute(np.arange(len(samples)), len(samples), key).tolist()
-        return [samples[i] for i in order], [places[i] for i in order]
+        out: list[tuple[Any, Place]] = []
+        if not self._blocks and source.has_items(self.window):
+            out = self._begin(*source.take_items(self.window), source)
+        while self._blocks and len(out) < most:
+            block = self._blocks[0]
+            if block.left:
+                block.last, sample, place = block.left.pop()
+                out.append((sample, place))
+            if not block.left:
+                self._blocks.popleft()
+        self.ended = not self._blocks and source.ended and not source.items
+        return [sample for sample, _ in out], [place for _, place in out]
 
-    def save(self) -> int:
-        return self.block
+    def _begin(self, items: list[Any], places: Sequence[Place], source: Input) -> list[tuple[Any, Place]]:
+        """Put a block in order. Returns what passes at once: losses that stand for an unknown number of samples.
 
-    def restore(self, saved: int) -> None:
-        self.block = saved
+        Nor has a block a turn for anything if all of it is lost.
+        """
+        if all(type(one) is Absent for one in items):
+            return list(zip(items, places, strict=True))
+        at_once = [
+            number for number, one in enumerate(items) if type(one) is Absent and _covers(one.loss, source.depth)
+        ]
+        out = [(items[number], places[number]) for number in at_once]
+        if at_once:
+            gone = set(at_once)
+            items = [one for number, one in enumerate(items) if number not in gone]
+            places = [one for number, one in enumerate(places) if number not in gone]
+        if items:
+            block = _Block(_Members(list(places), source.depth, source.ordered))
+            self._put(block, items, list(places))
+            self._blocks.append(block)
+        return out
+
+    def _put(self, block: _Block, items: list[Any], places: list[Place]) -> None:
+        turns = self._turns(places)
+        block.left = sorted(zip(turns, items, places, strict=True), key=lambda one: one[0], reverse=True)
+
+    def _turns(self, places: Sequence[Place]) -> list[Turn]:
+        """What puts samples into their order, for each of `places`."""
+        counters = [counter(place) for place in places]
+        roots = np.array([position for position, _ in counters], dtype=np.int64)
+        ways = np.array([way & 0x7FFFFFFFFFFFFFFF for _, way in counters], dtype=np.int64)
+        keys = hashed(roots if not ways.any() else roots ^ hashed(ways, self._key >> 1).astype(np.int64), self._key)
+        return [(int(key), *one) for key, one in zip(keys.tolist(), counters, strict=True)]
+
+    def needs(self, inputs: Sequence[Input]) -> int:
+        return max(1, self.window - inputs[0].items)
+
+    # ------------------------------------------------------------------ being resumed
+
+    def save(self) -> Any:
+        return tuple((block.members, block.last) for block in self._blocks)
+
+    @staticmethod
+    def plain(saved: Any, owed: int) -> Any:
+        return [members.plain | ({} if last is None else {"key": list(last)}) for members, last in saved]
+
+    def held(self, saved: Any, inputs: Sequence[Input]) -> Sequence[Ingredient]:
+        (source,) = inputs
+        wanted: list[Ingredient] = []
+        for one in saved or ():
+            members = _Members.read(one, source.depth, source.ordered)
+            self._blocks.append(_Block(members, _turn(one["key"]) if "key" in one else None))
+        for block in self._blocks:
+            spans, last = block.members.spans, block.last
+            if not source.depth and last is not None:
+                # Without an op that makes several of one, it is known who has had a turn: that is not made again.
+                turns = self._turns([span.place for span in spans])
+                spans = [span for span, turn in zip(spans, turns, strict=True) if turn > last]
+            block.wanted = len(spans)
+            wanted += spans
+        return wanted
+
+    def restore(self, saved: Any, held: Sequence[Redone]) -> None:
+        redone = iter(held)
+        for block in self._blocks:
+            parts = [next(redone) for _ in range(block.wanted)]
+            found = [one for part in parts for one in part.found]
+            for part in parts:
+                # One that stands for an unknown number of samples has no turn, and is reported at once.
+                own = [loss for loss in part.losses if not block.members.covers(loss)]
+                found += [(Absent(loss), loss.place) for loss in own]
+                part.losses = [loss for loss in part.losses if block.members.covers(loss)]
+            self._put(block, [sample for sample, _ in found], [place for _, place in found])
+            last = block.last
+            if last is not None:
+                block.left = [one for one in block.left if one[0] > last]
+
+    def merged(self, saved: Sequence[Any], rank: int, world: int) -> Any:
+        return [block for one in saved for block in one or ()][rank::world]
+
+
+#: a hash of a place, and the place itself as two numbers
+Turn = tuple[int, int, int]
+
+
+def _turn(saved: Any) -> Turn:
+    one, other, third = saved
+    return int(one), int(other), int(third)
+
+
+def _covers(loss: Any, depth: int) -> bool:
+    """Whether a loss stands for an unknown number of samples, or its place is no recipe: then it has no turn."""
+    return bool(loss.hard or loss.told or len(steps_from(loss.place, depth)) < depth)
+
+
+class _Members:
+    """Which samples a block has, named by the inputs that they were made of. It holds none of them."""
+
+    def __init__(self, places: list[Place], depth: int, ordered: bool) -> None:
+        self._places = places
+        self._depth = depth
+        self._ordered = ordered
+
+    @cached_property
+    def spans(self) -> list[Ingredient]:
+        """The inputs, each with the first and the last of its samples that are in the block."""
+        if not self._depth:
+            return [Ingredient(place, whole_input=True) for place in self._places]
+        spans: list[Ingredient] = []
+        for place in self._places:
+            of, steps = input_of(place, self._depth), steps_from(place, self._depth)
+            if spans and key_of(spans[-1].place) == key_of(of):
+                spans[-1] = spans[-1]._replace(last=steps)
+            else:
+                spans.append(Ingredient(of, first=steps, last=steps, whole_input=True))
+        if not self._ordered:
+            return spans
+        # Between its ends, a block has all that was made of an input.
+        end = len(spans) - 1
+        return [
+            span._replace(first=span.first if number == 0 else None, last=span.last if number == end else None)
+            for number, span in enumerate(spans)
+        ]
+
+    def covers(self, loss: Any) -> bool:
+        """Whether a loss has no turn of its own."""
+        return _covers(loss, self._depth)
+
+    @cached_property
+    def plain(self) -> dict[str, Any]:
+        """As plain data, made once."""
+        spans = self.spans
+        if all(type(span.place) is int for span in spans) and not self._depth:
+            spans = sorted(spans, key=lambda span: span.place)
+        return {
+            "of": plain_places([span.place for span in spans]),
+            "first": {str(number): list(span.first) for number, span in enumerate(spans) if span.first},
+            "last": {str(number): list(span.last) for number, span in enumerate(spans) if span.last},
+        }
+
+    @staticmethod
+    def read(saved: Any, depth: int, ordered: bool) -> _Members:
+        """What `plain` wrote."""
+        members = _Members([], depth, ordered)
+        first = {int(number): tuple(steps) for number, steps in saved["first"].items()}
+        last = {int(number): tuple(steps) for number, steps in saved["last"].items()}
+        members.spans = [
+            Ingredient(place, first=first.get(number), last=last.get(number), whole_input=True)
+            for number, place in enumerate(places_from(saved["of"]))
+        ]
+        return members
+
+
+class _Block:
+    """A block that is being passed on."""
+
+    def __init__(self, members: _Members, last: Turn | None = None) -> None:
+        self.members = members
+        #: what has not been passed on, in reverse order, and the key of what was passed on last
+        self.left: list[tuple[Turn, Any, Place]] = []
+        self.last = last
+        #: how many inputs are made again
+        self.wanted = 0

@@ -75,6 +75,9 @@ class _Limit(Joint):
     def save(self) -> int:
         return self.left
 
-    def restore(self, saved: int) -> None:
-        self.left = saved
-        self.ended = saved == 0
+    def restore(self, saved: Any, held: Any) -> None:
+        self.left = whole_number(saved, "what take() saved")
+        self.ended = self.left == 0
+
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return () if self.left == 0 else super().drained(inputs)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.executors.executor import Pool
-from penstock.ops.op import Length, Op, Order
+from penstock.ops.op import Effect, Length, Op, Order
 from penstock.sources.source import Composite, IndexedSource, StreamSource
 
 __all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed"]
@@ -119,6 +119,28 @@ class Stage:
     reasons: tuple[str, ...] = ()
 
     @property
+    def expands(self) -> int:
+        """How many of its ops make several samples of one."""
+        return sum(step.op.effect is Effect.EXPANDS for step in self.steps)
+
+    @property
+    def depth(self) -> int:
+        """The same for all ops since the source or joint that its samples come from."""
+        feed = self.feed
+        if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
+            return self.expands + feed.children[0].depth
+        return self.expands
+
+    @property
+    def in_order(self) -> bool:
+        """Whether samples leave it in the order in which they left that source or joint."""
+        feed = self.feed
+        ordered = self.ordered and self.interleave == 1
+        if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
+            return ordered and feed.children[0].in_order
+        return ordered
+
+    @property
     def joint_op(self) -> Op[Any, Any] | None:
         """The op whose joint brings it its samples, if there is one."""
         return self.feed.step.op if isinstance(self.feed, Joined) and self.feed.step is not None else None
@@ -194,9 +216,27 @@ class Plan:
         return [stage.joint_op for stage in self.stages if stage.joint_op is not None]
 
     @property
+    def in_step(self) -> bool:
+        """Whether ranks deliver in step, so that the state of one of them is that of all."""
+        return any(
+            isinstance(stage.feed, Indexed) and stage.feed.dealt is not None and stage.feed.dealt.op.deals.keeps
+            for stage in self.stages
+        )
+
+    @property
     def approximate(self) -> Op[Any, Any] | None:
         """An op whose outputs depend on who is faster, if there is one."""
         return next((op for op in self.joint_ops if op.approximate), None)
+
+    def source_length(self, deals: Any) -> Length:
+        """How many positions are dealt to all ranks in an epoch."""
+        feed = self.stages[0].feed
+        if not isinstance(feed, Indexed):
+            return 0
+        length: Length = len(feed.source)
+        for order, _ in feed.orders:
+            length = order.length(int(length or 0))
+        return 0 if length is None else (deals.stop(length) if deals is not None else length)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data, for JSON."""

@@ -8,7 +8,7 @@
    order of delivery. Ops that only change the order of an indexed source cost nothing: they are
    computed from the position by whoever reads it. A batch is made where the samples are, as long
    as the count is kept before it.
-3. **Bound.** Every stage keeps two tickets per worker, or what ``prefetch`` says.
+3. **Bound.** Every stage keeps two finished tickets per worker ready, or as many batches as ``prefetch`` says.
 """
 
 from __future__ import annotations
@@ -118,8 +118,6 @@ class _Maker:
         self.here: tuple[Site, int] | None = None
         #: the site whose one thread draws from the global generators
         self.drawing: Site | None = None
-        #: the numbers of ops that keep the order although they need not
-        self.in_order: set[int] = set()
         #: how many samples reach each op, by its number, where an op goes by that
         self.lengths: dict[int, Length] = {}
         #: nothing further on depends on the order of the stage that is being made
@@ -143,7 +141,6 @@ class _Maker:
         if isinstance(flow.source, Composite):
             children = [self.stages(part, sites[0], f"{path}{name}/") for name, part in flow.source.parts]
         positions = on_positions(flow, steps)
-        self._keep_order([step for step in steps if step not in positions], top)
         draft = self._opening(flow, steps, positions, sites[0], children, path)
         for number, step in enumerate(steps):
             if step in positions:
@@ -154,7 +151,7 @@ class _Maker:
             # By the op's number, without those that have no say in what is delivered.
             segment = f"{path}{sum(one.op.buffer is None for one in steps[:number])}"
             self.loose = _order_is_lost(steps[number:])
-            if _takes_lined_up(step.op) and _alternates(draft):
+            if _begins_anew(draft, step.op):
                 draft = self._lined_up(draft, step, sites[number + 1], f"{segment}-line")
             if step.op.joined:
                 draft = self._with_joint(draft, step, sites[number + 1], steps[number + 1 :], top, segment)
@@ -162,15 +159,6 @@ class _Maker:
                 draft = self._added(draft, step, sites[number + 1])
         self.loose = False
         return self._finished(draft)
-
-    def _keep_order(self, steps: list[Step], top: bool) -> None:
-        """An op that need not keep the order does, where one behind it makes samples again to be resumed."""
-        for number, step in enumerate(steps):
-            if not step.op.ordered:
-                why = "what its pipeline is part of" if not top else _needs_order(steps[number + 1 :])
-                if why:
-                    self.in_order.add(step.number)
-                    self.notes.append(f"{step.op.label} keeps the order all the same: {why} is resumed by it")
 
     def _numbered(self, ops: tuple[Op[Any, Any], ...], path: str) -> list[Step]:
         """The ops with their keys. Those of a part hang on its name, and so not on what other parts there are."""
@@ -323,7 +311,7 @@ class _Maker:
         line = Step(Line(), self.steps, "line")
         self.steps += 1
         after = _Draft(Joined((stage,), line), *place, segment)
-        after.reasons.append(f"not fused with stage {stage.number}: samples alternate before {step.op.label}")
+        after.reasons.append(f"not fused with stage {stage.number}: {step.op.label} takes its samples one by one")
         return after
 
     def _added(self, draft: _Draft, step: Step, place: tuple[Site, int]) -> _Draft:
@@ -361,6 +349,12 @@ class _Maker:
                 )
             )
             return draft
+        if op.carries and not op.decouples and not top:
+            raise PlanError(
+                f"{op.label} goes on from one epoch of the loader to the next, but its pipeline is a part of "
+                f"another, which begins it anew in every epoch; put {op.label} behind the mix(), zip() or "
+                "concat(), or right behind a source that can be indexed"
+            )
         stage = self._finished(draft, gathered=op.decouples)
         carrying = _carrying(stage)
         if op.endless and carrying is not None:
@@ -457,7 +451,7 @@ class _Maker:
             steps=tuple(draft.steps),
             site=draft.site,
             workers=draft.workers,
-            ordered=all(step.op.ordered or step.number in self.in_order for step in draft.steps)
+            ordered=all(step.op.ordered for step in draft.steps)
             and (draft.workers == 1 or draft.hopeful or not self.loose),
             unit=draft.unit,
             interleave=draft.interleave,
@@ -499,7 +493,7 @@ def _order_is_lost(later: list[Step]) -> bool:
     """Whether an op further on takes samples in any order, and none before it depends on theirs."""
     for number, step in enumerate(later):
         if step.op.decouples:
-            return not _needs_order(later[:number])
+            return _keeps_order(later[:number])
     return False
 
 
@@ -535,45 +529,30 @@ def _carrying(stage: Stage) -> Op[Any, Any] | None:
     return None
 
 
-def _alternates(draft: _Draft) -> bool:
-    """Whether outputs alternate in the segment that `draft` is in, so that it cannot be resumed inside an input."""
+def _begins_anew(draft: _Draft, op: Op[Any, Any]) -> bool:
+    """Whether `op` needs a line before it, so that samples before it are owed one by one, by their places.
+
+    So it is where outputs alternate, and where an op that does not keep the order takes single outputs of a sample.
+    """
+    if op.buffer is not None or op.joined:
+        return False
     if draft.interleave > 1:
         return True
+    return (not op.ordered or op.interleave > 1) and _expanded(draft) > 0
+
+
+def _expanded(draft: _Draft) -> int:
+    """How many ops since the source or joint make several samples of one."""
     feed = draft.feed
-    while isinstance(feed, Joined) and feed.step is None and feed.composite is None:
-        (stage,) = feed.children
-        if stage.interleave > 1:
-            return True
-        feed = stage.feed
-    return False
+    before = 0
+    if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
+        before = feed.children[0].depth
+    return before + sum(step.op.effect is Effect.EXPANDS for step in draft.steps)
 
 
-def _takes_lined_up(op: Op[Any, Any]) -> bool:
-    """Whether a resume may have to make single samples before `op` again, a part of one, or go by what it loses."""
-    if op.joined:
-        return op.effect is Effect.REGROUPS and op.group_size() is None
-    return op.buffer is None
-
-
-def _needs_order(later: list[Step]) -> str:
-    """An op of which a resume makes samples again that were delivered, and so needs them to be the same.
-
-    A batch does not, as long as all behind it takes whole batches in their order.
-    """
-    grouped = alternating = False
-    for step in later:
-        op = step.op
-        if op.decouples:
-            return ""
-        if op.joined and (grouped or op.group_size() is None):
-            return op.label
-        if alternating and _takes_lined_up(op):
-            return op.label
-        alternating = alternating or op.interleave > 1
-        if grouped and (op.effect not in (Effect.KEEPS, Effect.SELECTS) or not op.ordered):
-            return op.label
-        grouped = grouped or op.joined
-    return ""
+def _keeps_order(later: list[Step]) -> bool:
+    """Whether no op in front of one that takes samples in any order depends on theirs."""
+    return not any(step.op.joined or step.op.interleave > 1 for step in later)
 
 
 def _on_loop(site: Site) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.op import Input, Joint, Key, Length
-from penstock.provenance import Place
+from penstock.ops.op import LOST, Ingredient, Input, Joint, Key, Length
+from penstock.provenance import Part, Place, Row
 from penstock.sources.source import Composite, Flow
 
 __all__ = ["ConcatSource", "ZipSource"]
@@ -50,62 +51,76 @@ class ConcatSource(_Parts):
     verb = "concat"
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
-        return _InTurn()
+        return _InTurn([name for name, _ in self.parts])
 
     def combined_length(self, lengths: Sequence[Length]) -> Length:
         return None if None in lengths else sum(length for length in lengths if length is not None)
 
 
 class _Together(Joint):
-    def __init__(self) -> None:
-        #: how many have been passed on, which is also the place of the next
-        self.next = 0
+    groups = True
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
+        if self.ended:
+            return [], []
         count = min(most, *(one.count for one in inputs)) if len(inputs) > 1 else min(most, inputs[0].count)
-        columns = [one.take(count)[0] for one in inputs]
-        self.next += count
+        columns, places = zip(*(one.take(count) for one in inputs), strict=True)
         # The first part without a sample decides: should one have ended and another have failed, it must not
         # matter who was heard of first.
-        self.ended = next((one.ended for one in inputs if not one.count), False)
-        return list(zip(*columns, strict=True)), range(self.next - count, self.next)
+        self.ended = self.ended or next((one.ended for one in inputs if not one.count), False)
+        return list(zip(*columns, strict=True)), list(map(Row, zip(*places, strict=True)))
 
     def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
         return [number for number, one in enumerate(inputs) if not one.count][:1]
 
-    def save(self) -> Any:
-        return {"next": self.next}
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return self.lacking(inputs)
 
-    def restore(self, saved: Any) -> None:
-        self.next = saved["next"]
+    # It ends before its longer inputs do, and must not begin again when it is resumed.
+    def save(self) -> Any:
+        return self.ended
+
+    def restore(self, saved: Any, held: Any) -> None:
+        self.ended = bool(saved)
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return [Ingredient(one, number) for number, one in enumerate(place.places)]
+
+    def remake(self, place: Place, samples: Sequence[Any]) -> Any:
+        return LOST if any(sample is LOST for sample in samples) else tuple(samples)
 
 
 class _InTurn(Joint):
-    def __init__(self) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
         self.current = 0
-        self.next = 0
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         while self.current < len(inputs):
             one = inputs[self.current]
-            samples, _ = one.take(most)
-            if one.ended and not one.count:
-                self.current += 1
+            samples, places = one.take(most)
             if samples:
-                self.next += len(samples)
-                self.ended = self.current == len(inputs)
-                return samples, range(self.next - len(samples), self.next)
-            if not one.ended:
-                return [], []
+                return samples, [Part(place, self.names[self.current]) for place in places]
+            if not one.ended or one.items:
+                return [], []  # what was lost behind its last sample passes first
+            self.current += 1
         self.ended = True
         return [], []
 
     def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
         return [self.current] if self.current < len(inputs) else []
 
-    def save(self) -> Any:
-        return {"next": self.next, "current": self.current}
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return ()
 
-    def restore(self, saved: Any) -> None:
-        self.next = saved["next"]
-        self.current = saved["current"]
+    def save(self) -> Any:
+        return self.current
+
+    def restore(self, saved: Any, held: Any) -> None:
+        self.current = whole_number(saved, "what concat() saved")
+
+    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
+        return Part(place, self.names[number])
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return (Ingredient(place.place, self.names.index(place.name)),)

@@ -11,9 +11,10 @@ from heapq import heappop, heappush
 from numbers import Number
 from typing import Any, ClassVar
 
+from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.op import LOST, Input, Joint, Key, Length
-from penstock.provenance import Place
+from penstock.ops.op import LOST, Ingredient, Input, Joint, Key, Length
+from penstock.provenance import Part, Passed, Place
 from penstock.randomness import derive
 from penstock.sources.source import Composite, Flow
 from penstock.turns import Shares, whole_weights
@@ -63,12 +64,8 @@ class MixSource(Composite):
         # Not by the composite's key: that depends on how many stages there are.
         mixing = derive("mix", key.seed, epoch)
 
-        def made(names: Sequence[str], weights: Sequence[Fraction], memo: dict[str, Any]) -> _Mixed:
-            return _JOINTS[self.stop](Shares(names, weights, mixing), epoch, memo)
-
         names = [name for name, _ in self.parts]
-        outer = _ChangingCycle if self.stop == "cycle" else _Changing
-        return outer(made(names, self.weights, memo), made, names)
+        return _JOINTS[self.stop](Shares(names, self.weights, mixing), epoch, memo)
 
     def stats(self, memo: dict[str, Any]) -> dict[str, float]:
         return {f"{name}.samples": memo.get("samples", {}).get(name, 0) for name, _ in self.parts}
@@ -177,6 +174,8 @@ class _Mixed(Joint):
         self.draws = draws
         self.epoch = epoch
         self.waits: list[int] = []
+        #: the inputs that the samples of the last step came from
+        self._chosen: list[int] = []
         #: over all epochs, for the stats
         self.counts: dict[str, int] = memo.setdefault("samples", dict.fromkeys(draws.names, 0))
 
@@ -195,23 +194,53 @@ class _Mixed(Joint):
                     self._ran_out(number, inputs[number])
                 else:
                     self.waits = [number]
-        return self._taken(inputs, chosen), range(draws.next - len(chosen), draws.next)
+        self._chosen = chosen
+        return self._taken(inputs, chosen)
 
-    def _taken(self, inputs: Sequence[Input], chosen: list[int]) -> list[Any]:
+    def _taken(self, inputs: Sequence[Input], chosen: list[int]) -> tuple[list[Any], Sequence[Place]]:
         """The samples of the inputs that were chosen, in that order."""
-        samples = {}
+        taken = {}
         for number, count in Counter(chosen).items():
-            samples[number] = iter(inputs[number].take(count)[0])
+            samples, places = inputs[number].take(count)
+            named = [self.passed_on(place, number, inputs[number].epoch) for place in places]
+            taken[number] = zip(samples, named, strict=True)
             self.counts[self.draws.names[number]] += count
-        return [next(samples[number]) for number in chosen]
+        out = [next(taken[number]) for number in chosen]
+        return [sample for sample, _ in out], [place for _, place in out]
+
+    def output_of(self, number: int, taken: int, outputs: int) -> int:
+        seen = -1
+        for output, chosen in enumerate(self._chosen):
+            seen += chosen == number
+            if seen == taken:
+                return output
+        return outputs
+
+    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
+        return Part(place, self.draws.names[number])
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        names = list(self.draws.names)
+        # Of a component that is gone nothing can be made any more.
+        return (Ingredient(place.place, names.index(place.name)),) if place.name in names else ()
+
+    def remake(self, place: Place, samples: Sequence[Any]) -> Any:
+        return samples[0] if samples else LOST
+
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return ()
 
     def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
         return self.waits
 
+    def next_taken(self, lacking: Sequence[int]) -> Sequence[int]:
+        # Others are waited for only to know whether they have ended.
+        return [] if self.ended else [number for number in lacking if number == self.draws.peek()]
+
     def save(self) -> Any:
         return self.draws.save()
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: Any, held: Any) -> None:
         self.draws.restore(saved, self.draws.running)
 
     def _room(self, inputs: Sequence[Input]) -> int:
@@ -238,8 +267,8 @@ class _First(_Mixed):
         #: up to which draw the samples that have arrived are enough, for each component: a heap
         self.enough = [(0, number) for number in draws.running]
 
-    def restore(self, saved: Any) -> None:
-        super().restore(saved)
+    def restore(self, saved: Any, held: Any) -> None:
+        super().restore(saved, held)
         self.enough = [(0, number) for number in self.draws.running]
 
     def _room(self, inputs: Sequence[Input]) -> int:
@@ -274,7 +303,7 @@ class _All(_Mixed):
         running = {self.draws.names[number] for number in self.draws.running}
         return {**super().save(), "ended": [name for name in self.draws.names if name not in running]}
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: Any, held: Any) -> None:
         ended = set(saved["ended"])
         names = self.draws.names
         self.draws.restore(saved, [number for number, name in enumerate(names) if name not in ended])
@@ -308,10 +337,17 @@ class _Cycle(_Mixed):
                 one.renew(self.epoch)
         return super().step(inputs, most)
 
-    def _taken(self, inputs: Sequence[Input], chosen: list[int]) -> list[Any]:
+    def _taken(self, inputs: Sequence[Input], chosen: list[int]) -> tuple[list[Any], Sequence[Place]]:
         for number in chosen:
             self.seen[number] += 1
         return super()._taken(inputs, chosen)
+
+    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
+        return Part(Passed(place, epoch), self.draws.names[number])
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        found = super().ingredients(place)
+        return [Ingredient(one.place.place, one.input, one.place.number) for one in found]
 
     def _room(self, inputs: Sequence[Input]) -> int:
         count = self.draws.turns.count
@@ -352,7 +388,10 @@ class _Cycle(_Mixed):
             "unfinished": [names[number] for number in self.unfinished],
         }
 
-    def restore(self, saved: Any) -> None:
+    def restore(self, saved: Any, held: Any) -> None:
+        for counts in (saved["passes"], saved["seen"], saved["sizes"]):
+            for count in counts.values():
+                whole_number(count, "what mix() saved")
         same = self.draws.restore(saved, self.draws.running)
         finished = set(saved["passes"]).difference(saved["unfinished"])
         if not same:
@@ -364,86 +403,6 @@ class _Cycle(_Mixed):
             if same and name in saved["sizes"]:
                 self.sizes[number] = saved["sizes"][name]
         self.unfinished = [number for number, name in enumerate(self.draws.names) if name not in finished]
-
-
-class _Changing(Joint):
-    """Goes on when components were added, removed or re-weighted since a mix was saved.
-
-    What had been passed on since then comes again, to be left out by the runtime. It came in the old
-    proportions, so it is drawn in these once more; a component that is gone gives `LOST` for its part.
-    """
-
-    #: how many outputs after what was saved had been passed on; the runtime says so before it restores
-    replays: int = 0
-
-    def __init__(self, mixed: _Mixed, make: Callable[..., _Mixed], names: Sequence[str]) -> None:
-        self.mixed = mixed
-        self.make = make
-        self.names = names
-        #: the mix as it was, what it called its components, and how many draws it still has
-        self.before: _Mixed | None = None
-        self.left = 0
-
-    def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
-        before = self.before
-        if before is not None:
-            out = before.step(self._as_before(inputs), min(most, self.left))
-            self.left -= len(out[0])
-            if self.left == 0 or before.ended:
-                self.before = None
-                self.mixed.restore(before.save())
-            if out[0] or self.before is not None:
-                return out
-        out = self.mixed.step(inputs, most)
-        self.ended = self.mixed.ended
-        return out
-
-    def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
-        if self.before is None:
-            return self.mixed.lacking(inputs)
-        names = self.before.draws.names
-        return [self.names.index(names[number]) for number in self.before.lacking(self._as_before(inputs))]
-
-    def _as_before(self, inputs: Sequence[Input]) -> list[Input]:
-        assert self.before is not None
-        now = dict(zip(self.names, inputs, strict=True))
-        return [now.get(name) or _Gone() for name in self.before.draws.names]
-
-    def save(self) -> Any:
-        return self.mixed.save() if self.before is None else {"before": self.before.save(), "left": self.left}
-
-    def restore(self, saved: Any) -> None:
-        before, left = saved.get("before", saved), saved.get("left", self.replays)
-        self.mixed.restore(before)
-        self.ended = self.mixed.ended
-        if left and before.get("weights", self.mixed.draws.proportions) != self.mixed.draws.proportions:
-            self.ended = False
-            self.left = left
-            names = list(before["drawn"])
-            weights = [Fraction(before["weights"].get(name, 1)) for name in names]
-            self.before = self.make(names, weights, {})
-            self.before.restore(before)
-
-
-class _ChangingCycle(_Changing):
-    opens_inputs: ClassVar[bool] = True
-
-
-class _Gone:
-    """The input of a component that is no longer there: whatever it gave before is lost."""
-
-    count = sys.maxsize
-    ended = False
-    epoch = 0
-    taken = 0
-    length: Length = None
-    note: Any = None
-
-    def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
-        return [LOST] * most, range(most)
-
-    def renew(self, epoch: int) -> None:
-        """There is nothing to start."""
 
 
 _JOINTS: dict[str, Callable[[Shares, int, dict[str, Any]], _Mixed]] = {

@@ -37,9 +37,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
+from penstock.core.workers import LOCK
 from penstock.executors import parking
 from penstock.executors.parking import LockSpot
-from penstock.runtime.crew import LOCK
 from penstock.testing.clock import SeededClock, clocks
 
 __all__ = ["Deadlock", "Interleaving", "interleave"]

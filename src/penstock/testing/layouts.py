@@ -15,7 +15,7 @@ from penstock.memory.parcel import pack
 from penstock.ops.op import Key
 from penstock.pipeline import Pipeline
 from penstock.plan.rules import flow_length
-from penstock.runtime.chunk import ErrorRecord
+from penstock.program.chunk import ErrorRecord
 from penstock.sources.source import Flow
 from penstock.testing.interleaving import interleave
 from penstock.testing.same import assert_same, difference

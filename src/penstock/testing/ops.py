@@ -92,6 +92,8 @@ def _check_everywhere(op: Any, given: list[Any], layouts: Sequence[Layout] | Non
             inline[name] = _check_streams(pipeline, what, layouts, seed, epochs, given)
             if isinstance(op, Op):
                 _check_traits(op, [] if "empty" in name else given, inline[name], what)
+            if inline[name].whole and all(one.ordered for one in pipeline.ops) and not endless(pipeline):
+                _check_resumed(pipeline, what, inline[name], seed, epochs)
     if isinstance(op, Op) and op.order() is not None and op.joined:
         one, other = (stream for name, stream in inline.items() if "empty" not in name)
         assert_same_stream(one, other, f"{label}: by position (its order), then as samples pass (its joint)")
@@ -130,9 +132,11 @@ def _check_streams(
         due = length if most is None or length is None else min(length, most)
         if expected.whole and due is not None and len(delivered) != due:
             raise AssertionError(f"{what}: length() says {due}, but epoch {epoch} has {len(delivered)} samples")
-    if expected.whole and most is None and all(op.ordered for op in pipeline.ops):
-        _check_resumed(pipeline, what, expected, seed, epochs)
     return expected
+
+
+def endless(pipeline: Pipeline[Any]) -> bool:
+    return flow_length(pipeline) == math.inf
 
 
 def _check_resumed(pipeline: Pipeline[Any], what: str, expected: Stream, seed: int, epochs: int) -> None:

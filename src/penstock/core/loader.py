@@ -1,0 +1,690 @@
+"""The loader: a plan that runs, seen by the training loop."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from penstock import system
+from penstock.checks import any_number, whole_number
+from penstock.core.budget import parse_bytes
+from penstock.core.engine import Engine, out_of_step
+from penstock.core.epoch import Run
+from penstock.core.iteration import Counted, Iteration, Left, ReadBy
+from penstock.core.redo import Start
+from penstock.core.workers import LOCK, nested
+from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
+from penstock.executors import find_executor
+from penstock.executors.executor import Placement, Pool, worker_count
+from penstock.lazy import named
+from penstock.plan.explain import Explanation
+from penstock.plan.rules import Options, flow_length
+from penstock.plan.world import World, dealt, portion_of, world_now
+from penstock.program.chunk import Chunk, CountVaried, ErrorRecord, Failure, Loss
+from penstock.program.failure import ErrorLimit, let_go_of_samples
+from penstock.provenance import Place, weight
+from penstock.resume.ranks import check_rank, for_rank, is_merged, merge_states
+from penstock.resume.schema import VERSION, Edge, RankState, State, opened, sealed
+from penstock.resume.state import check_pipeline, described
+from penstock.sources.source import Flow
+from penstock.stats.history import History, Snapshot
+from penstock.stats.lock import LOCK_PROBE
+from penstock.stats.watch import Clock
+
+if TYPE_CHECKING:
+    from penstock.stats.report import Diagnosis
+
+__all__ = ["Loader", "known_length"]
+
+T = TypeVar("T", covariant=True)
+
+#: records kept of samples that failed; all are counted
+_RECORDS = 10_000
+_ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
+#: chunks behind which the stream can still be told to stand
+_REMEMBERED = 48
+
+
+class Loader(Generic[T]):
+    """Runs a pipeline for a training loop. Made by ``pipeline.loader(...)``.
+
+    Iterating it is one epoch. Workers start once and stay warm between epochs; use it as a
+    context manager, or `close` it, to end them.
+
+    >>> import penstock as ps
+    >>> with ps.from_sequence(range(4)).batch(2).loader(seed=1) as loader:
+    ...     for epoch, batches in loader.epochs(2):
+    ...         print(epoch, [batch.tolist() for batch in batches])
+    0 [[0, 1], [2, 3]]
+    1 [[0, 1], [2, 3]]
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        *,
+        seed: int = 0,
+        epochs: int | None = None,
+        state: Any = None,
+        on: str | Pool | None = None,
+        workers: int | str | None = None,
+        inline: bool = False,
+        isolate: bool = False,
+        memory: int | str | None = None,
+        timeout_s: float | None = None,
+        max_errors: float | None = None,
+        world: World | None = None,
+    ) -> None:
+        if timeout_s is not None and not timeout_s > 0:
+            raise PlanError(f"loader(timeout_s=) must be positive, got {timeout_s!r}")
+        seed = any_number(seed, "loader(seed=)")
+        epochs = None if epochs is None else whole_number(epochs, "loader(epochs=)", least=1)
+        asked = Placement.of(on, workers, "loader()")
+        if asked is not None:
+            find_executor(asked.kind)
+        self._timeout_s = timeout_s
+        self._limit = ErrorLimit(max_errors)
+        #: what the user has made, and what of it this rank runs
+        self._flow = flow
+        self._dealt = flow = dealt(flow, world or world_now(), needs_shard=not nested())
+        self._deals = portion_of(flow)
+        if isolate and inline:
+            raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
+        if isolate and (why := system.why_no_processes()):
+            raise PlanError(why)
+        self._isolated = isolate
+        # Whatever stands in for an engine has its methods; that there are two kinds concerns only these lines.
+        kind: Any = named("penstock.remote.isolated:Isolated") if isolate else Engine
+        self._engine: Engine = kind(flow, Options(on, workers, inline), seed, parse_bytes(memory))
+        self._last_epoch = math.inf if epochs is None else epochs - 1
+        self._engine.last_epoch = self._last_epoch
+        self._seed = seed
+        self._next_epoch = 0
+        self._epoch = 0
+        #: batches handed over by this loader, in all: the one number that is counted for every batch
+        self._handed = 0
+        #: where the batches of this epoch, and the steps, are counted from
+        self._epoch_from = self._steps_from = 0
+        #: what a state says as long as nothing more is handed over, and how many had been by then
+        self._moment, self._moment_at = self._start_of(0), 0
+        #: what is to be gone on with
+        self._resumed: Edge | None = None
+        #: the last chunks: enough to tell where the stream stood some batches ago
+        self._chunks: deque[_Handed] = deque(maxlen=_REMEMBERED)
+        #: what has been read and not handed over yet: samples, and the places of all of its chunk
+        self._in_hand: tuple[list[Any], Sequence[Place]] = ([], ())
+        self._started: Run | None = None
+        self._iteration: Iteration | None = None
+        # Kept here and not in the engine: an exception holds frames, and these hold the loader.
+        self._errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
+        self._error_count = 0
+        self._history = History()
+        self._clock = Clock(self._engine.counters, running=False)
+        weakref.finalize(self, self._engine.finalizer()).atexit = False
+        if state is not None:
+            self.load_state_dict(state)
+
+    # ------------------------------------------------------------------ reading
+
+    def __iter__(self) -> Iterator[T]:
+        """One epoch. A new iteration ends the one before, with a warning if its iterator is still held."""
+        iteration = self._begin(ReadBy.ITER, stacklevel=3)
+        batches = self._batches(iteration)
+        iteration.iterator = weakref.ref(batches)
+        return batches
+
+    def _begin(self, by: ReadBy, stacklevel: int) -> Iteration:
+        """Enter the next epoch, or what is left of the one that was resumed."""
+        self._overtake(stacklevel + 1)
+        edge = self._resumed
+        iteration = Iteration(self._entered(edge), by)
+        batch = 0
+        if edge is not None:
+            # All of it may have been delivered before the state was saved, and an epoch is never empty for that.
+            try:
+                iteration.first = self._read(iteration)
+            except BaseException:
+                # Ctrl-C, or a timeout: the next iteration goes on with it all the same.
+                iteration.ended = True
+                self._engine.leave(iteration.run)
+                raise
+            batch = self._moment.batch
+            if iteration.first is None:
+                self._engine.leave(iteration.run, whole=True)
+                self._next_epoch += 1
+                edge, batch = None, 0
+                iteration = Iteration(self._entered(None), by)
+        run = iteration.run
+        self._epoch = run.epoch
+        self._next_epoch = run.epoch + 1
+        self._epoch_from = self._handed - batch
+        if edge is None:
+            self._stand(self._start_of(run.epoch))
+        self._iteration = iteration
+        self._resumed = None  # not before: Ctrl-C may have come until here, and then it is still to be gone on with
+        return iteration
+
+    def _overtake(self, stacklevel: int) -> None:
+        """A new iteration ends the one under way. The user is told what that loses: now, or on reading the old."""
+        iteration = self._iteration
+        if iteration is None or iteration.ended:
+            return
+        self._engine._check_open()  # a loader that a fork has copied ends nothing
+        iteration.overtaken = iteration.by is ReadBy.EPOCHS
+        if iteration.is_held() and self._left() != 0:
+            warnings.warn(
+                f"a new iteration of this loader ends the one under way: the rest of epoch {self._epoch} after "
+                f"{self.batch_index} batches is not delivered. To read an epoch in parts use loader.steps(n) or "
+                "keep one iterator; to read twice at the same time make two loaders",
+                RuntimeWarning,
+                stacklevel=stacklevel,
+            )
+        self._end_iteration()
+
+    def _left(self) -> int | None:
+        """How many batches of this epoch are still to come, if that is known."""
+        try:
+            return max(len(self) - self.batch_index, 0)
+        except LengthUnknown:
+            return None
+
+    def _read(self, iteration: Iteration) -> Chunk | None:
+        """The next chunk of the epoch."""
+        return self._engine.read(iteration.run, self._timeout_s)
+
+    @property
+    def _rank(self) -> RankState | None:
+        """Which rank of what world this is, where ranks do not deliver in step."""
+        if self._deals is None or self._deals.keeps:
+            return None
+        return RankState(self._deals.rank, self._deals.world)
+
+    def _state(self, epoch: int, batch: int = 0, at: Edge | None = None) -> State:
+        return State(
+            VERSION,
+            self._described,
+            self._seed,
+            epoch,
+            batch,
+            0,
+            at=at,
+            rank=self._rank,
+            approximate=self._engine.plan.approximate is not None,
+        )
+
+    def _start_of(self, epoch: int) -> State:
+        """Where the stream stands before the first batch of an epoch."""
+        state = self._state(epoch)
+        state.carried = self._engine.carrying()
+        return state
+
+    def _entered(self, edge: Edge | None) -> Run:
+        run, self._started = self._started, None
+        if run is not None and run.epoch == self._next_epoch and not run.ended:
+            return run
+        return self._enter(edge)
+
+    def _enter(self, edge: Edge | None, ahead: bool = False) -> Run:
+        if edge is None:
+            return self._engine.enter(self._next_epoch, ahead=ahead)
+        try:
+            return self._engine.enter(self._next_epoch, Start(edge), ahead=ahead)
+        except (LookupError, TypeError, ValueError, AttributeError, AssertionError, PlanError) as exc:
+            # Nothing of the user's runs in there, only what was saved is read.
+            raise StateMismatch(f"the state is damaged: {exc!r}") from exc
+
+    def _batches(self, iteration: Iteration) -> Iterator[T]:
+        """Hands batches over one by one; what has been handed over is no longer held here."""
+        if iteration.is_over():
+            return
+        engine = self._engine
+        self._clock.stop()
+        clock = self._clock = Clock(engine.counters)
+        whole = kept = False
+        samples = iteration.samples
+        try:
+            while True:
+                if samples or iteration.losses:
+                    while samples:
+                        if iteration.losses:
+                            self._report(iteration)
+                        self._handed += 1
+                        yield samples.pop()
+                        if iteration.ended:
+                            break
+                    else:
+                        self._report(iteration)
+                    self._tick(clock)
+                if iteration.is_over():
+                    return
+                if iteration.failure is not None:
+                    self._fail(iteration)
+                chunk, iteration.first = iteration.first or self._read(iteration), None
+                if chunk is None:
+                    break
+                LOCK_PROBE.try_if_due(busy=True)  # workers have begun with what there is room for now
+                iteration.failure = self._account(chunk)
+                if engine.counters.startup_s is None:
+                    # The run begins with nothing counted in it; what a diagnosis looks back at first is this.
+                    self._history.add(Snapshot(perf_counter(), self.stats()))
+                    clock.tick()
+                    engine.counters.first_came()
+                iteration.samples, iteration.losses = samples, _ = chunk.samples, list(chunk.losses)
+                iteration.count = len(samples)
+                self._in_hand = samples, chunk.places
+                if samples:
+                    self._chunks.append(_Handed(chunk, iteration.run.epoch, self.batch_index, self._handed))
+                samples.reverse()
+            if iteration.is_over():
+                return
+            whole = True
+            self._check_limit(ended=True)
+        except GeneratorExit:
+            kept = iteration.by is ReadBy.STEPS and not iteration.ended
+            raise
+        finally:
+            clock.stop()
+            if not kept:
+                self._put_down(samples)
+                if not iteration.ended:
+                    iteration.ended = True
+                    if whole:
+                        self._stand(self._start_of(iteration.run.epoch + 1))
+                    engine.leave(iteration.run, whole)
+
+    def _tick(self, clock: Clock) -> None:
+        """Count the time that has passed, and keep a snapshot if it is time for one."""
+        clock.tick()
+        if clock.now >= self._history.due:
+            self._history.add(Snapshot(clock.now, self.stats()))
+
+    def _put_down(self, samples: list[Any]) -> None:
+        """The epoch is over: what was read and not handed over never will be."""
+        if self._in_hand[0] is samples:  # and not those of a new iteration
+            with LOCK:
+                unread, unread_batches = self._unread
+                self._engine.counters.samples -= unread
+                self._engine.counters.batches -= unread_batches
+                self._in_hand = [], ()
+
+    @property
+    def _unread(self) -> tuple[int, int]:
+        """How many samples and batches have been counted in, but not handed over."""
+        samples, places = self._in_hand
+        left = len(samples)
+        return sum(map(weight, places[len(places) - left :])), left
+
+    def _account(self, chunk: Chunk) -> Failure | None:
+        """Count a chunk in. Where it takes the errors over the limit, it is cut off there."""
+        counters = self._engine.counters
+        failure = chunk.failure
+        places = chunk.places
+        for number, loss in enumerate(chunk.losses, 1):
+            seen = sum(map(weight, places[: loss.before]))
+            too_many = self._out_of_step(loss) or self._limit.check(
+                self._error_count + number, counters.samples + seen
+            )
+            if too_many is not None:
+                chunk.samples, chunk.places = chunk.samples[: loss.before], places[: loss.before]
+                chunk.losses = chunk.losses[:number]
+                places = chunk.places
+                failure = Failure(too_many)
+                break
+        counters.samples += len(places) if isinstance(places, range) else sum(map(weight, places))
+        counters.batches += len(chunk.samples)
+        return failure
+
+    def _out_of_step(self, loss: Loss) -> PlanError | None:
+        """What a lost sample ends the run in, where ranks deliver in step."""
+        if self._deals is None or not self._deals.keeps or self._deals.world == 1:
+            return None
+        return out_of_step(loss.record.op, loss.record.index)
+
+    def _report(self, iteration: Iteration) -> None:
+        """Report what was lost before the next sample of the chunk in hand.
+
+        A state saved before that sample owes them: they are made again, and reported, after a resume.
+        """
+        number = iteration.count - len(iteration.samples)
+        while iteration.losses and iteration.losses[0].before <= number:
+            self._record(iteration.losses.pop(0).record)
+
+    def _record(self, record: ErrorRecord) -> None:
+        let_go_of_samples(record.exception)
+        self._errors.append(record)
+        self._error_count += 1
+
+    def _check_limit(self, ended: bool) -> None:
+        too_many = self._limit.check(self._error_count, self._engine.counters.samples, ended)
+        if too_many is not None:
+            raise too_many
+
+    def _fail(self, iteration: Iteration) -> None:
+        """The stream ends here, in an exception; or goes on another way."""
+        failure, iteration.failure = iteration.failure, None
+        assert failure is not None
+        exc = failure.exception
+        if isinstance(exc, CountVaried):
+            iteration.run = self._engine.replan(iteration.run, exc.position)
+            return
+        if failure.record is not None:
+            self._record(failure.record)
+        iteration.ended = True
+        self._engine.leave(iteration.run)
+        raise exc
+
+    def _end_iteration(self) -> None:
+        iteration, self._iteration = self._iteration, None
+        if iteration is not None and not iteration.ended:
+            iteration.ended = True
+            self._clock.stop()
+            self._put_down(self._in_hand[0])
+            self._engine.leave(iteration.run)
+
+    def epochs(self, n: int | None = None) -> Counted[tuple[int, Counted[T]]]:
+        """``(epoch, batches)`` for the next `n` epochs; numbers go on where the loader stands.
+
+        Without a number, up to the last of ``loader(epochs=)``: so a script that is run again, with a
+        state, goes on to the same end. Both iterators have a length, where it is known. Read each epoch inside the
+        loop: the next one ends it, and reading it after that is an error.
+        """
+        if n is not None:
+            left = Left(whole_number(n, "epochs(n)"))
+        elif self._last_epoch < math.inf:
+            left = Left(max(int(self._last_epoch) + 1 - self._next_epoch, 0))
+        else:
+            raise PlanError("epochs() without a number needs to know how many: pipeline.loader(epochs=90)")
+        return Counted(self._each_epoch(n, left), left)
+
+    def _each_epoch(self, n: int | None, left: Left) -> Iterator[tuple[int, Counted[T]]]:
+        last = self._last_epoch if n is None else self._next_epoch + n - 1
+        self._engine.last_epoch = min(self._last_epoch, last)
+        while self._next_epoch <= last:
+            iteration = self._begin(ReadBy.EPOCHS, stacklevel=3)
+            if self._epoch > last:
+                # A state saved behind the last batch of an epoch: that one was over already.
+                self._end_iteration()
+                self._next_epoch = self._epoch
+                break
+            left.count = max(left.count - 1, 0)
+            yield self._epoch, Counted(self._batches(iteration), self._left_of(iteration))
+        left.count = 0
+        self._engine.last_epoch = self._last_epoch
+
+    def _left_of(self, iteration: Iteration) -> Callable[[], int]:
+        """How many batches of one iteration are still to come; an error that says why where that is not known."""
+        return lambda: 0 if iteration.ended else max(len(self) - self.batch_index, 0)
+
+    def steps(self, n: int) -> Counted[tuple[int, T]]:
+        """``(step, batch)`` for the next `n` batches, in whatever epochs they are.
+
+        Called again it goes on with the next batch, in the middle of an epoch too, also after a ``break``. A step
+        is a batch that was handed over, in whatever way: numbers go on where the loader stands, after a resume too.
+        ``for batch in loader`` begins a new epoch instead, and so ends the one that `steps` was in.
+
+        >>> import penstock as ps
+        >>> with ps.from_sequence(range(5)).loader() as loader:
+        ...     list(loader.steps(3)), list(loader.steps(3))
+        ([(0, 0), (1, 1), (2, 2)], [(3, 3), (4, 4), (5, 0)])
+        """
+        left = Left(whole_number(n, "steps(n)"))
+        return Counted(self._each_step(left), left)
+
+    def _each_step(self, left: Left) -> Iterator[tuple[int, T]]:
+        while left.count:
+            before = self.step
+            iteration = self._iteration
+            anew = iteration is None or iteration.ended or iteration.by is not ReadBy.STEPS
+            if anew:
+                iteration = self._begin(ReadBy.STEPS, stacklevel=3)
+            assert iteration is not None
+            for batch in self._batches(iteration):
+                left.count -= 1
+                yield self.step - 1, batch
+                if not left.count:
+                    return
+            if anew and self.step == before:
+                raise PlanError(f"steps(): epoch {self._epoch} has no samples, so step {before} never comes")
+
+    def start(self) -> Self:
+        """Begin to fill the buffers of the next epoch now. Starting twice is the same as once."""
+        if self._iteration is not None and not self._iteration.ended:
+            return self
+        if self._next_epoch <= self._last_epoch and (self._started is None or self._started.ended):
+            self._started = self._enter(self._resumed, ahead=True)
+        return self
+
+    # ------------------------------------------------------------------ where it stands
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being read, or the last one that was."""
+        return self._epoch
+
+    @property
+    def batch_index(self) -> int:
+        """How many batches of this epoch have been handed over."""
+        return self._handed - self._epoch_from
+
+    @property
+    def step(self) -> int:
+        """How many batches have been handed over in all, those before a resume included."""
+        return self._handed - self._steps_from
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch number `epoch`."""
+        epoch = whole_number(epoch, "set_epoch(epoch)")
+        if epoch == self._next_epoch:
+            if self._iteration is not None and self._iteration.by is ReadBy.STEPS:
+                self._end_iteration()  # steps() would go on with it
+            return
+        self._end_iteration()
+        self._next_epoch = epoch
+        self._started = self._resumed = None
+        self._stand(self._start_of(epoch))
+
+    # ------------------------------------------------------------------ saving and loading
+
+    def state_dict(self, behind: int = 0) -> dict[str, Any]:
+        """Where the stream stands behind the last batch handed over: plain data for JSON, a few hundred bytes.
+
+        A loader that loads it, here or in another process, with any number of workers, goes on with
+        exactly the samples that were not delivered yet. ``behind=n`` is for frameworks that fetch
+        ahead: the state as it was n batches ago.
+
+        >>> import json
+        >>> import penstock as ps
+        >>> pipeline = ps.from_sequence(range(6)).batch(2)
+        >>> with pipeline.loader() as loader:
+        ...     first = next(iter(loader))
+        ...     saved = json.dumps(loader.state_dict())
+        >>> with pipeline.loader(state=json.loads(saved)) as loader:
+        ...     [batch.tolist() for batch in loader]
+        [[2, 3], [4, 5]]
+        """
+        behind = whole_number(behind, "state_dict(behind=)")
+        at = self._handed - behind
+        step = max(0, self.step - behind)
+        if at == self._moment_at:
+            return sealed(replace(self._moment, step=step))
+        for handed in reversed(self._chunks):
+            if handed.first < at <= handed.first + len(handed.places):
+                number = at - handed.first - 1
+                edge = self._engine.standing(handed.origin, handed.places, number)
+                return sealed(replace(self._state(handed.epoch, handed.batch + number + 1, edge), step=step))
+        raise PenstockError(
+            f"state_dict(behind={behind}): this loader has handed over {self._handed} batches, and remembers "
+            f"where the stream stood for the last {_REMEMBERED} chunks of them; ask for a batch that is nearer"
+        )
+
+    @cached_property
+    def _described(self) -> list[Any]:
+        """The pipeline in words; what is made of many samples is hashed for it, once."""
+        return described(self._flow)
+
+    def load_state_dict(self, state: Any, *, strict: bool = True) -> None:
+        """Go on where `state` was saved: the next iteration delivers what was left of that epoch.
+
+        Where ranks do not deliver in step and their number has changed, the states of all of them
+        are needed, as a list. ``strict=False`` takes the state of a pipeline that was changed.
+        """
+        if isinstance(state, (list, tuple)):
+            state = merge_states(state)
+        read = self._for_rank(state) if is_merged(state) else opened(state)
+        if not strict:
+            read.pipeline = None
+        check_pipeline(read, self._flow, self._seed)
+        if self._deals is not None or read.rank is not None:
+            check_rank(read.rank, self._deals)
+        self._end_iteration()
+        self._started = None
+        self._engine.forget(read.carried)
+        self._next_epoch = self._epoch = read.epoch
+        self._epoch_from = self._handed - read.batch
+        self._steps_from = self._handed - read.step
+        self._resumed = read.at
+        self._chunks.clear()
+        self._stand(read)
+
+    def _for_rank(self, merged: dict[str, Any]) -> State:
+        """What of the states of all ranks falls to this one."""
+        length = self._engine.plan.source_length(self._deals)
+        return for_rank(merged, self._engine.plan, self._deals, self._seed, length)
+
+    def _stand(self, state: State) -> None:
+        """The stream stands here until another batch is handed over."""
+        self._moment, self._moment_at = state, self._handed
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        return known_length(self._flow)
+
+    def stats(self) -> dict[str, float]:
+        """Counters as a flat dict of numbers; see the page on stats for their names."""
+        engine = self._engine
+        with LOCK:
+            unread, unread_batches = self._unread
+            running_s, cpu_s = self._clock.spent
+            wait_s = engine.counters.waited_s(perf_counter())
+            startup_s = engine.counters.startup_s
+            if startup_s is None:
+                startup_s, running_s, cpu_s, wait_s = running_s, 0.0, 0.0, 0.0
+            out: dict[str, float] = {
+                "samples": engine.counters.samples - unread,
+                "batches": engine.counters.batches - unread_batches,
+                "epoch": self._epoch,
+                "startup_s": startup_s,
+                "running_s": running_s,
+                "wait_s": wait_s,
+                "wait_share": min(wait_s / running_s, 1.0) if running_s > 0 else 0.0,
+                "errors": self._error_count,
+            }
+        stages = engine.stage_stats()
+        return out | stages | {"cpu_s": cpu_s + stages["cpu_s"]}
+
+    def diagnose(self, last_s: float | None = None) -> Diagnosis:
+        """What limits the run, and what one change would bring; print it for a report.
+
+        About the whole run from the first batch on, or its last seconds. May be asked at any time, after
+        `close` too.
+        """
+        if last_s is not None and (isinstance(last_s, (bool, str)) or not last_s > 0):
+            raise PlanError(f"diagnose(last_s=) takes a positive number of seconds, got {last_s!r}")
+        from penstock.core.parts import parts_of
+        from penstock.stats.diagnose import diagnose
+
+        now = Snapshot(perf_counter(), self.stats())
+        before = self._history.since(-math.inf if last_s is None else now.now - last_s)
+        return diagnose(parts_of(self._engine.plan), before or now, now, worker_count("auto"))
+
+    def explain(self) -> Explanation:
+        """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
+
+        Once its worker processes have started, it also says what of them could not be shared.
+        """
+        notes = tuple(self._engine.notes())
+        return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
+
+    def errors(self) -> list[ErrorRecord]:
+        """The samples that were left out or ended the run, oldest first (the last 10 000)."""
+        return list(self._errors)
+
+    # ------------------------------------------------------------------ ending
+
+    def close(self) -> None:
+        """End the epoch and all workers of this loader. Closing twice is the same as once."""
+        try:
+            if self._iteration is not None and not self._iteration.ended:
+                self._iteration.closed = True
+            self._end_iteration()
+            self._started = None
+        finally:
+            self._engine.close()
+
+    def once(self, then: Callable[[], None] | None = None) -> Iterator[T]:
+        """One epoch, and the end of the loader with it.
+
+        ``then`` is called when the pass is over, unless it was only a look at the first batch.
+        """
+        self._engine.once = True
+        whole = False
+        try:
+            yield from self
+            whole = True
+        except GeneratorExit:
+            # The iterator is being collected, maybe inside the garbage collector: end, but do not wait.
+            self._engine.abandon()
+            raise
+        finally:
+            if then is not None and (whole or self.step > 1):
+                then()
+            if not self._engine.closed:
+                self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        state = "closed" if self._engine.closed else f"epoch {self._epoch}, batch {self.batch_index}"
+        return f"<Loader of {len(self._engine.plan.stages)} stages, {state}>"
+
+
+class _Handed:
+    """A chunk that has been handed over, or is being: where its batches came from, without them."""
+
+    __slots__ = ("batch", "epoch", "first", "origin", "places")
+
+    def __init__(self, chunk: Chunk, epoch: int, batch: int, first: int) -> None:
+        self.origin: Any = chunk.origin
+        self.places = chunk.places
+        self.epoch = epoch
+        #: how many batches of its epoch came before it, and how many in all
+        self.batch = batch
+        self.first = first
+
+
+def known_length(flow: Flow) -> int:
+    """The number of samples or batches per epoch; an error that says why where it is not known."""
+    length = flow_length(dealt(flow, world_now()))
+    if length == math.inf:
+        raise LengthUnknown("the pipeline is endless, so it has no length; give repeat() a number, or use take(n)")
+    if length is None:
+        culprit = next(
+            (op.label for op in flow.ops if op.may_skip or op.effect.value in ("selects", "expands")),
+            flow.source.label,
+        )
+        raise LengthUnknown(f"the length is not known before the run, because of {culprit}")
+    return int(length)

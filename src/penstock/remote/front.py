@@ -1,0 +1,532 @@
+"""The thread in front of a worker process: sends tickets, hands in chunks, and sees to it that nothing is lost.
+
+While the process runs one ticket, another may wait behind it, so that it never waits for the parent. When
+it ends without an answer, its tickets are given to others and another process takes its place; `Trial`
+says what becomes of the ticket it had in hand.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import weakref
+from collections import deque
+from functools import partial
+from itertools import count
+from math import inf
+from time import perf_counter
+from typing import Any
+
+from penstock.core.stage import Job, Pull
+from penstock.core.work import HandIn, discard, joined
+from penstock.core.workers import LOCK, Crew, out_of
+from penstock.errors import PenstockError, WorkerDied
+from penstock.executors.processes import ProcessExecutor, ProcessWorker
+from penstock.executors.startup import Exit
+from penstock.executors.templates import Template
+from penstock.memory.block import Block
+from penstock.memory.codec import Layout
+from penstock.memory.parcel import Parcel
+from penstock.program.chunk import Chunk
+from penstock.program.desk import READING, Desk, Sample, new_desk
+from penstock.remote.cargo import Cargo
+from penstock.remote.line import Line, take_back
+from penstock.remote.remote_task import RemoteTask, described
+from penstock.remote.remote_task import lost as lost_ticket
+from penstock.remote.requests import laid_out, request_for
+from penstock.remote.wire import OTHER, Gone, Late, Message, Reply
+from penstock.stats.watch import NOTHING, Spent
+
+__all__ = ["work_remote"]
+
+#: how long a process has to end by itself when it is not needed any more
+_GRACE_S = 0.3
+#: how long a message may take beyond the time of a call
+_MESSAGE_S = 1.0
+#: processes that end before they have begun with a ticket, one after the other; more where somebody kills them
+_STILLBORN, _STILLBORN_KILLED = 10, 60
+#: processes of a crew that die without one answer in between
+_DEATHS_RUNNING = 100
+
+#: how long workers of a pool have to end at the end of the interpreter
+_EXIT_S = 0.5
+
+_tickets = count(1)
+#: crews with worker processes; guarded by LOCK
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+def work_remote(crew: Crew, first: list[Job | Pull], grow: bool, worker: ProcessWorker) -> None:
+    """The life of the thread in front of a worker process. It begins as that of a thread does."""
+    front = _Front(crew, worker)
+    with LOCK:
+        _crews.add(crew)
+    try:
+        _life(crew, first, grow, worker, front)
+    except BaseException as exc:
+        crew.failed(worker, exc)
+    finally:
+        for client in crew.clients:
+            client.let_go()
+        front.close()
+
+
+def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: ProcessWorker, front: _Front) -> None:
+    if crew.closed:
+        return
+    if grow:
+        with LOCK:
+            crew.rouse()
+    job = out_of(first)
+    if job is None:
+        return
+    results = front.give(job)
+    job = None
+    if worker not in crew.workers:
+        with LOCK:
+            crew.enlist(worker)
+    while True:
+        if front.out and not results:
+            results = front.answer()
+        garbage: list[Any] = []
+        with LOCK:
+            for hand_in in results:
+                garbage += hand_in()
+            ends = crew.closed or worker.retired
+            jobs = [] if ends else front.take()
+        discard(garbage)
+        results = []
+        if ends:
+            return
+        for job in jobs:
+            results += front.give(job)
+        waits = not jobs and not front.out
+        jobs = job = hand_in = None  # type: ignore[assignment]
+        if waits:
+            if worker.retired:
+                return
+            front.tidy()
+            worker.park()
+
+
+class _Sent:
+    """A ticket that was sent and is not answered yet."""
+
+    __slots__ = ("grant", "job", "ticket")
+
+    def __init__(self, ticket: int, job: Job, grant: Block | None) -> None:
+        self.ticket = ticket
+        self.job = job
+        self.grant = grant
+
+
+class _Paused:
+    """Stands in `Job.chunks` for a ticket that was paused in a worker process."""
+
+    def __init__(self, front: _Front, ticket: int) -> None:
+        self.front = front
+        self.ticket = ticket
+
+    def close(self) -> None:
+        """Nobody waits for the rest of it."""
+        self.front.unwanted.append(self.ticket)
+        self.front.worker.unpark()
+
+
+class _Front:
+    """One worker process, as its thread sees it."""
+
+    def __init__(self, crew: Crew, worker: ProcessWorker) -> None:
+        assert isinstance(crew.executor, ProcessExecutor)
+        self.crew = crew
+        self.worker = worker
+        self.executor = crew.executor
+        #: what the process has not answered; it runs the first of them
+        self.out: deque[_Sent] = deque()
+        #: tickets that it has begun and that are paused
+        self.paused: dict[int, weakref.ref[Job]] = {}
+        #: those of them that nobody waits for; any thread may add to it
+        self.unwanted: deque[int] = deque()
+        self.stillborn = 0
+        self._unreplaced = False
+        self._forget_process()
+        worker.front = self
+
+    def _forget_process(self) -> None:
+        self.line: Line | None = None
+        self.desk: Desk | None = None
+        self._programs: dict[int, weakref.ref[Parcel]] = {}
+        #: blocks that went out with a ticket
+        self._lent: dict[int, Block] = {}
+        self._overdue = False
+
+    # ------------------------------------------------------------------ taking, under the lock
+
+    def take(self) -> list[Job]:
+        """Tickets to send: one to run, and one to wait behind it where all workers have one."""
+        jobs: list[Job] = []
+        if not self.out:
+            job = self.crew.take(self.worker)
+            if job is None:
+                return []
+            assert isinstance(job, Job)
+            jobs.append(job)
+        running = jobs[0] if jobs else self.out[0].job
+        probing = running.task is not None and running.task.trial.probing
+        if len(self.out) + len(jobs) == 1 and self.crew.stretched and not probing:
+            ahead = running.stage_run.take_ahead()
+            if ahead is not None:
+                jobs.append(ahead)
+                running.stage_run.run.engine.spread()
+        return jobs
+
+    def forgo(self) -> None:
+        """If nobody waits any more for what the process has in hand, it need not go on with it."""
+        sent = list(self.out)
+        if self.desk is not None and sent and all(one.job.stage_run.cancelled for one in sent):
+            self.desk.forgo(sent[-1].ticket)
+
+    # ------------------------------------------------------------------ sending
+
+    def give(self, job: Job | Pull) -> list[HandIn]:
+        """Send a ticket. Returns what is to be handed in at once: what needs no process, or has failed."""
+        assert isinstance(job, Job)
+        try:
+            return self._give(job)
+        except (Gone, Late):
+            return self._bury()
+        except Exception as exc:
+            failed = job.broken(exc)
+            if self.out and self.out[-1].job is job:
+                self._take_back(self.out.pop())
+            return [self._handing_in(job, failed, True)]
+
+    def _give(self, job: Job) -> list[HandIn]:
+        lane, ticket = job.stage_run.lane, job.ticket
+        if job.task is None:
+            job.task = RemoteTask(lane, self.worker.name)
+        if not ticket.count:
+            told = Chunk([], (), ticket.failure or job.task.ends_in, final=True)
+            return [self._handing_in(job, told, True)]
+        # A ticket that is gone on with has a new number too: what was forgone has a lower one.
+        number = next(_tickets)
+        sent = _Sent(number, job, None)
+        self.out.append(sent)
+        line = self._connected()
+        job.task.desk, job.task.worker_name = self.desk, self.worker.name
+        if len(self.out) == 1:
+            job.stage_run.run.engine.tasks[self.worker] = job
+        self.tidy()
+        if not lane.budget.bounded or lane.block_estimate.alike:
+            sent.grant = line.block_for(lane.blocks, lane.block_estimate.nbytes)
+        grant = None if sent.grant is None else sent.grant.number
+        if job.chunks is not None:
+            self.paused.pop(job.chunks.ticket, None)
+            line.wire.send(("go", job.chunks.ticket, number, grant), deadline=self._patience())
+            return []
+        if lane.number not in self._programs:
+            parcel: Parcel = lane.parcel
+            head = ("program", lane.number, lane.loader, parcel.token)
+            if self._has_already(parcel):
+                line.wire.send(head, deadline=self._patience())
+            else:
+                fds = [block.fd for block in parcel.blocks]
+                line.wire.send(head, [parcel.data], fds, self._patience())
+            self._programs[lane.number] = weakref.ref(parcel)
+        layout = laid_out(job)
+        if not job.ticket.count:
+            self._take_back(self.out.pop())
+            return [self._handing_in(job, Chunk([], (), job.task.ends_in), True)]
+        self._send_run(line, sent, grant, layout)
+        return []
+
+    def _has_already(self, parcel: Parcel) -> bool:
+        """Whether the process was forked from a template that had loaded the program."""
+        template = self.worker.process.server
+        return isinstance(template, Template) and parcel.token in template.tokens and template.loaded
+
+    def _connected(self) -> Line:
+        if self.line is None:
+            if self._unreplaced:
+                self.worker.renew()
+                self._unreplaced = False
+            self.line = Line(self.worker.process)
+            fd, self.desk = new_desk()
+            try:
+                self.line.wire.send(("desk",), fds=[fd])
+            finally:
+                os.close(fd)
+        return self.line
+
+    def _send_run(self, line: Line, sent: _Sent, grant: int | None, layout: Layout | None) -> None:
+        header = number = None
+        body: list[Any] = []
+        if layout is not None:
+            header = layout.header
+            block = line.block_for(sent.job.stage_run.lane.blocks, layout.nbytes)
+            if block is not None:
+                layout.write(block.view().data)
+                number = block.number
+                self._lent[sent.ticket] = block
+            else:
+                body = layout.buffers()
+        request = request_for(sent.job, sent.ticket, header, number, grant)
+        line.wire.send(("run", *request), body, deadline=self._patience())
+
+    def tidy(self) -> None:
+        """Tell the process what it need not keep."""
+        unwanted = [self.unwanted.popleft() for _ in range(len(self.unwanted))]
+        for ticket in unwanted:
+            self.paused.pop(ticket, None)
+        gone = [number for number, parcel in self._programs.items() if parcel() is None]
+        for number in gone:
+            del self._programs[number]
+        if self.line is None:
+            return
+        try:
+            if unwanted or gone:
+                self.line.wire.send(("forget", unwanted, gone))
+            self.line.tidy()
+        except Gone:
+            return  # whoever uses it next finds out
+
+    # ------------------------------------------------------------------ answers
+
+    def answer(self) -> list[HandIn]:
+        """Wait for the process to answer. Returns what is to be handed in."""
+        try:
+            while True:
+                line = self._connected()
+                self._wait(line)
+                message = line.wire.receive(deadline=self._patience())
+                self.stillborn = 0
+                kind, *said = message.head
+                if kind != "need":
+                    break
+                self._on_need(line, *said)
+        except (Gone, Late):
+            return self._bury()
+        except Exception as exc:
+            # No memory for what it says: the rest of it could not be understood.
+            return self._bury(exc)
+        return self._on_chunk(line, Reply(*said), message)
+
+    def _on_need(self, line: Line, ticket: int, nbytes: int) -> None:
+        sent = self.out[0]
+        stage_run = sent.job.stage_run
+        with LOCK:
+            stage_run.needs(sent.job, nbytes)
+        take_back(sent.grant)
+        sent.grant = None
+        sent.grant = line.block_for(stage_run.lane.blocks, nbytes)
+        line.wire.send(("grant", None if sent.grant is None else sent.grant.number))
+
+    def _on_chunk(self, line: Line, reply: Reply, message: Message) -> list[HandIn]:
+        sent = self.out.popleft()
+        job = sent.job
+        task: RemoteTask = job.task
+        cargo: Cargo = reply.cargo
+        lane = job.stage_run.lane
+        lane.unit_bytes = cargo.nbytes // max(job.expected, 1) if reply.done else lane.unit_bytes
+        if cargo.block is not None or (lane.budget.bounded and cargo.nbytes):
+            lane.block_estimate.add(cargo.nbytes)
+        for _, ticket in reply.returned:
+            take_back(self._lent.pop(ticket, None))
+        done = reply.done
+        try:
+            chunk = line.received(lane.blocks, cargo, message, sent.grant)
+            if reply.kept is not None:
+                for key, samples, places in OTHER[1](reply.kept):
+                    lane.program.store.put(key, samples, places)
+        except Exception as exc:
+            # What has come cannot be made into objects again.
+            chunk, done = job.broken(exc), True
+            if not reply.done:
+                self.unwanted.append(sent.ticket)
+        if task.trial.probing and reply.done:
+            task.trial.probed()
+            return self.give(job)
+        if done and chunk.failure is None:
+            chunk.failure = task.ends_in
+        self.crew.deaths = 0
+        task.rest()
+        if not done:
+            job.chunks = _Paused(self, sent.ticket)
+            job.owner = self.worker
+            self.paused[sent.ticket] = weakref.ref(job)
+        return [self._handing_in(job, chunk, done, Spent(reply.seconds, reply.cpu_s))]
+
+    def _handing_in(self, job: Job, chunk: Chunk, done: bool, spent: Spent = NOTHING) -> HandIn:
+        made = joined(job, [chunk], done)
+        after = self.out[0].job if self.out else None
+
+        def hand_in() -> list[Any]:
+            engine = job.stage_run.run.engine
+            if after is not None and after.ahead:
+                after.stage_run.promoted(after)
+            garbage: list[Any] = engine.handed_in(job, self.worker, made, done, spent)
+            if after is not None:
+                engine.tasks[self.worker] = after
+            return garbage
+
+        return hand_in
+
+    # ------------------------------------------------------------------ waiting
+
+    def _wait(self, line: Line) -> None:
+        """Wait until the process has said something or ended, or until a call of it runs out of time."""
+        assert self.desk is not None
+        while True:
+            timeout_s = self.out[0].job.stage_run.lane.timeout_s
+            wait_s = inf
+            if timeout_s is not None:
+                left = self.desk.deadline - perf_counter()
+                if left <= 0:
+                    self._overdue = True
+                    self.worker.process.kill()
+                    raise Gone
+                wait_s = min(left, timeout_s)
+            if line.wait(wait_s):
+                return
+            if _stopped(self.worker.process.pid):
+                self.worker.process.kill()
+
+    def _patience(self) -> float:
+        """By when a message that has begun to come must be here: where calls have a time, so has this."""
+        timeout_s = self.out[0].job.stage_run.lane.timeout_s
+        return inf if timeout_s is None else perf_counter() + timeout_s + _MESSAGE_S
+
+    # ------------------------------------------------------------------ deaths
+
+    def _bury(self, cause: Exception | None = None) -> list[HandIn]:
+        """The process is gone. Its tickets go to others, and the one in hand is judged.
+
+        With a cause it is not gone yet, but no use any more, and that is what its ticket has failed in.
+        """
+        if self.crew.closed:
+            return []
+        process, desk = self.worker.process, self.desk
+        process.kill()
+        end = process.exit(1.0)
+        sample = None if desk is None else desk.sample
+        in_hand = 0 if desk is None else desk.ticket
+        how = f"worker process {self.worker.name} {end}"
+        overdue = self._overdue and desk is not None and desk.deadline <= perf_counter()
+        self.stillborn = 0 if in_hand else self.stillborn + 1
+        sent = list(self.out)
+        self._take_back_all()
+        orphans = [job for reference in self.paused.values() if (job := reference()) is not None]
+        self.out.clear()
+        self.paused.clear()
+        self._forget_process()
+        try:
+            self.worker.renew()
+        except (OSError, PenstockError):
+            self._unreplaced = True  # whoever has a ticket for it tries again, and tells why if it fails again
+        results: list[HandIn] = [partial(self._redone, orphan, orphan=True) for orphan in orphans]
+        if not overdue and cause is None:
+            self.crew.deaths += 1
+            results += [partial(_count_death, one.job) for one in sent[:1]]
+        for one in sent:
+            lost: Exception | None = None
+            if cause is not None and one is sent[0]:
+                lost = cause
+            elif one.ticket == in_hand:
+                lost = self._judged(one.job, sample, how, overdue)
+            elif self.stillborn >= _most_stillborn(end) and one is sent[0]:
+                lost = WorkerDied(f"{how}; that was the {self.stillborn}. time running, before any work was begun")
+            if lost is None:
+                results.append(partial(self._redone, one.job))
+            else:
+                failed = lost_ticket(one.job, sample, lost)
+                results.append(self._handing_in(one.job, failed, True))
+        return results
+
+    def _judged(self, job: Job, sample: Sample | None, how: str, overdue: bool) -> WorkerDied | None:
+        """What a death means for the ticket in hand: an error if it is not to be run again."""
+        task: RemoteTask = job.task
+        key = None if sample is None else (sample.step, sample.position, sample.way)
+        if overdue:
+            if key is not None:
+                task.timeouts[key] = task.timeouts.get(key, 0) + 1
+            return None
+        told = how if sample is None else f"{how}, in {described(job.stage_run.lane, sample)}"
+        if self.executor.on_death == "raise":
+            return WorkerDied(told)
+        steps = {READING, *(step.number for step in job.stage_run.lane.program.probeable)}
+        if task.trial.death(key, told, probeable=sample is None or sample.step in steps):
+            return WorkerDied(f"{told}; the ticket has ended its worker again and again")
+        if self.crew.deaths > _DEATHS_RUNNING:
+            return WorkerDied(f"{told}; {self.crew.deaths} worker processes have died without one answer")
+        return None
+
+    def _redone(self, job: Job, orphan: bool = False) -> list[Any]:
+        """Under the lock: the job waits for a worker."""
+        stage_run = job.stage_run
+        engine = stage_run.run.engine
+        if orphan:
+            if job.owner is self.worker:
+                stage_run.disowned(job)
+        else:
+            engine.dropped(job, self.worker)
+        self.crew.rouse()
+        return []
+
+    def _take_back(self, sent: _Sent) -> None:
+        """A ticket was not sent after all."""
+        take_back(sent.grant)
+        take_back(self._lent.pop(sent.ticket, None))
+
+    def _take_back_all(self) -> None:
+        """The process will not write any more: all blocks that it was given are free."""
+        for block in [*(sent.grant for sent in self.out), *self._lent.values()]:
+            take_back(block)
+        self._lent.clear()
+
+    def close(self) -> None:
+        """End the process. It ends by itself when its socket does, unless it is inside a call."""
+        process = self.worker.process
+        self.worker.interrupt()
+        if process.exit(_GRACE_S) is None:
+            process.kill()
+            process.exit(1.0)
+        process.close()
+        self._take_back_all()
+
+
+def _most_stillborn(end: Exit | None) -> int:
+    """How many may end before they begin. A killer from outside stops at some time, a fault does not."""
+    killed = end is not None and end.signal == signal.SIGKILL
+    return _STILLBORN_KILLED if killed else _STILLBORN
+
+
+def _count_death(job: Job) -> list[Any]:
+    job.stage_run.run.engine.deaths += 1
+    return []
+
+
+def _stopped(pid: int) -> bool:
+    """Whether a process was stopped, by SIGSTOP or a debugger, and so cannot see that its time is up."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
+
+
+def _end_pools() -> None:
+    """At the end of the interpreter, when all loaders are closed and no process has been killed yet.
+
+    Pools outlive loaders, and their workers would replace every process that is killed.
+    """
+    with LOCK:
+        crews = [crew for crew in _crews if crew.pid == os.getpid() and not crew.closed]
+    for crew in crews:
+        crew.dismiss()
+    for crew in crews:
+        crew.close(_EXIT_S, quiet=True)
+
+
+# The last registered runs first: the engines close their loaders, then this, then `startup` kills what is left.
+atexit.register(_end_pools)

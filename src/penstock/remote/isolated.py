@@ -1,0 +1,533 @@
+"""``loader(isolate=True)``: the engine runs in a process of its own, and this one only looks at what it makes.
+
+No thread of ours runs in the training process, so none takes the interpreter lock from the training step:
+whoever reads looks into the socket itself. A few chunks are sent ahead, each for a *credit* that the reader
+has given; what crosses is a header, and the batches are views of shared memory.
+
+With every chunk the process says where the epoch stands after it. When it dies, another goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
+from math import inf
+from time import perf_counter
+from typing import Any, NamedTuple, cast
+
+from penstock.core.budget import Budget, Estimate
+from penstock.core.redo import BEGINNING, Start
+from penstock.core.tally import memory_tally
+from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
+from penstock.executors.processes import default_blocks
+from penstock.executors.startup import Process, StartOptions
+from penstock.interrupts import uninterrupted
+from penstock.memory.block import Block, Blocks
+from penstock.memory.exceptions import unpacked
+from penstock.memory.parcel import pack
+from penstock.plan.plan import Plan
+from penstock.plan.rules import Options, make_plan
+from penstock.program.chunk import Chunk
+from penstock.program.desk import Desk, new_desk
+from penstock.provenance import Place
+from penstock.remote.cargo import Cargo
+from penstock.remote.line import Line, take_back
+from penstock.remote.preload import refuse_in_import
+from penstock.remote.wire import Gone, Late, Message
+from penstock.resume.schema import Edge, InputState, checked, plain_data
+from penstock.sources.source import Flow
+from penstock.stats.counters import ReaderCounters
+from penstock.stats.watch import Meter
+
+__all__ = ["Isolated"]
+
+_ENTRY = "penstock.remote.pump:serve"
+#: it is one process and not one per worker, and it may place batches on a device
+_OPTIONS = StartOptions(gpus=True)
+#: chunks that may be on their way
+_CREDITS = 3
+#: chunks that a training loop holds as a rule: the one it works on, and the next
+_IN_HAND = 2
+#: of `memory=`, one part in so many is for all of these
+_SHARE = 4
+#: how long a process has to end by itself
+_GRACE_S = 0.3
+#: how long to wait for word of what holds up a batch, or to say that an epoch is over
+_WORD_S = 1.0
+#: how long an answer may take; the process may just be importing what the pipeline needs
+_ANSWER_S = 60.0
+#: processes that die one after the other without anything new from them
+_DEATHS_RUNNING = 10
+
+_runs = count(1)
+_questions = count(1)
+
+
+class _Run:
+    """One epoch, as the reader sees it."""
+
+    def __init__(self, epoch: int, start: Start = BEGINNING) -> None:
+        self.number = next(_runs)
+        self.epoch = epoch
+        #: where another process would begin: where the loader said, later after the last chunk that has come
+        self.edge: Edge | None = start.edge
+        #: chunks of this epoch that the process has sent, and how many there were when it was asked for another
+        self.chunks = 0
+        self.asked = -1
+        self.ended = False
+
+    def again(self) -> None:
+        """The epoch is run again from the end of what has come."""
+        self.number = next(_runs)
+        self.chunks = 0
+        self.asked = -1
+
+
+class Isolated:
+    """Stands in a loader for an engine that runs elsewhere."""
+
+    def __init__(self, flow: Flow, options: Options, seed: int, memory: int | None) -> None:
+        refuse_in_import()
+        self.plan = make_plan(flow, options)
+        _refuse_pools(self.plan)
+        parts: list[tuple[str, Any]] = [
+            (step.op.full_label, step.op) for stage in self.plan.stages for step in stage.all_steps()
+        ]
+        #: what was served before is served again when the training loop waits, so the process is told
+        self._draws = any(op.decouples for op in self.plan.joint_ops)
+        #: of `memory=`, what chunks on their way here and idle blocks may take; the rest is for the process
+        self._budget = Budget(None if memory is None else memory // _SHARE)
+        engine_memory = None if memory is None else memory - memory // _SHARE
+        self._parcel = pack((flow, options, seed, engine_memory), "the pipeline", parts)
+        self.blocks = default_blocks(self._budget.spare if self._budget.bounded else None)
+        self.counters = ReaderCounters()
+        self._meter = Meter()
+        self.last_epoch: float = inf
+        self.once = False
+        self.closed = False
+        self._pid = os.getpid()
+        self._current: _Run | None = None
+        self._line: Line | None = None
+        #: blocks that chunks may be written to, in the order in which they were granted
+        self._grants: deque[Block | None] = deque()
+        self._estimate = Estimate()
+        self._stats: dict[str, float] = {"stuck": 0, "deaths": 0, "cpu_s": 0.0}
+        self._deaths = self._deaths_running = 0
+        #: what came while an answer was waited for
+        self._early: deque[Chunk | BaseException | bool] = deque()
+        self._carried: dict[str, InputState] = {}
+        #: so that the finalizer reaches the process without holding the engine
+        self._processes: list[Process] = []
+        #: what deaths without anything new say of the sample in hand
+        self._suspicion = _Suspicion()
+
+    def notes(self) -> list[str]:
+        """As that of an engine. What becomes of workers in the process is not known here."""
+        return []
+
+    # ------------------------------------------------------------------ epochs
+
+    def enter(self, epoch: int, start: Start = BEGINNING, ahead: bool = False) -> _Run:
+        """Make `epoch` the one that is read, from `start` on."""
+        self._check_open()
+        if self._current is not None:
+            self.leave(self._current)
+        run = self._current = _Run(epoch, start)
+        try:
+            self._begin(run)
+        except Gone:
+            self._bury(run)
+        return run
+
+    def _begin(self, run: _Run) -> None:
+        with self._whole():
+            line = self._connected()
+            line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, plain_data(run.edge)))
+
+    def leave(self, run: _Run, whole: bool = False) -> None:
+        """The epoch is over for the reader."""
+        run.ended = True
+        if run is self._current:
+            self._current = None
+            self._early.clear()
+            self._tell("leave", run.number, whole)
+
+    def _tell(self, *message: Any) -> None:
+        """Say something that another process need not know: where this one is gone or stuck, nothing is said."""
+        if self._line is not None:
+            with suppress(Gone, Late), self._whole():  # if it is gone, the next epoch finds out
+                self._line.wire.send(message, deadline=perf_counter() + _WORD_S)
+
+    def replan(self, run: _Run, position: int) -> _Run:
+        """The process does that itself."""
+        raise AssertionError("an isolated engine never asks for another plan")
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, run: _Run, timeout_s: float | None) -> Chunk | None:
+        """The next chunk of the epoch, or None at its end. Waits for it."""
+        began = perf_counter()
+        self.counters.wait_begins(began)
+        deadline = inf if timeout_s is None else began + timeout_s
+        try:
+            while True:
+                self._check_open()
+                if run.ended:
+                    return None
+                if self._early:
+                    early = self._early.popleft()
+                    if isinstance(early, BaseException):
+                        raise early
+                    return early if isinstance(early, Chunk) else None
+                try:
+                    if self._line is None:  # given up since, by `_whole`
+                        run.again()
+                        self._begin(run)
+                    line = self._connected()
+                    if self._draws and run.asked < run.chunks and not line.spoken:
+                        run.asked = run.chunks
+                        with self._whole():
+                            line.wire.send(("asks", run.number, run.chunks))
+                    if not line.wait(deadline - perf_counter() if deadline < inf else inf):
+                        raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(line)}")
+                    found = self._received(line, run, deadline)
+                except Gone:
+                    if not self.closed:
+                        self._bury(run)
+                    continue
+                if isinstance(found, Chunk):
+                    if not found.blank:
+                        return found
+                elif found:
+                    return None
+        finally:
+            self.counters.wait_ends(perf_counter())
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What is in here is said, heard and done as a whole, or with this process no more.
+
+        Whoever is interrupted in the middle (Ctrl-C) leaves half a message behind, or a process that waits
+        for its answer for ever.
+        """
+        try:
+            yield
+        except Gone:
+            raise
+        except BaseException:
+            self._drop_process()
+            raise
+
+    def _received(self, line: Line, run: _Run, deadline: float) -> Chunk | bool:
+        """Take in a message. Returns what it brings: a chunk of this epoch, or True for its end."""
+        try:
+            with self._whole():
+                found = self._heard(line, run, line.wire.receive(deadline=deadline))
+        except Late:
+            raise StageTimeout("no batch in time; its process has stopped in the middle of one") from None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _heard(self, line: Line, run: _Run, message: Message) -> Chunk | BaseException | bool:
+        """What a message brings: a chunk of this epoch, what it has failed in, or True for its end."""
+        kind, *said = message.head
+        if kind == "need":
+            self._on_need(line, *said)
+        elif kind == "chunk":
+            number, cargo, stats, edge = said
+            chunk = self._on_chunk(line, cargo, stats, message)
+            if number == run.number:
+                run.chunks += 1
+                if edge is not None:
+                    run.edge = checked(edge, Edge)
+                    self._deaths_running = 0
+                    self._suspicion.relieve()
+                chunk.origin = cast(Any, _Elsewhere(number, run.chunks, run.edge))
+                return chunk
+        elif kind == "end":
+            number, stats = said
+            self._stats = stats
+            return bool(number == run.number)
+        elif kind == "failed":
+            number, exception = said
+            if number == run.number:
+                return unpacked(exception)
+        return False
+
+    def _on_need(self, line: Line, nbytes: int) -> None:
+        take_back(self._grants.popleft())
+        self._grants.appendleft(None)
+        self._grants[0] = line.block_for(self.blocks, nbytes)
+        line.wire.send(("grant", None if self._grants[0] is None else self._grants[0].number))
+
+    def _on_chunk(self, line: Line, cargo: Cargo, stats: dict[str, float] | None, message: Message) -> Chunk:
+        if cargo.block is not None:
+            self._estimate.add(cargo.nbytes)
+        chunk = line.received(self.blocks, cargo, message, self._grants[0])
+        self._grants.popleft()
+        self._stats = stats or self._stats
+        self._credit(line)
+        return chunk
+
+    def _credit(self, line: Line) -> None:
+        nbytes = self._estimate.nbytes
+        if self._budget.allowed is not None:
+            # What is larger has to be asked for, and waits until somebody reads.
+            nbytes = min(nbytes, self._budget.allowed // (_CREDITS + _IN_HAND))
+        grant = line.block_for(self.blocks, nbytes)
+        self._grants.append(grant)
+        line.wire.send(("credit", None if grant is None else grant.number))
+
+    def _holding(self, line: Line) -> str:
+        """What the stream waits for, as the process tells it."""
+        try:
+            with self._whole():
+                line.wire.send(("holding",))
+            deadline = perf_counter() + _WORD_S
+            while line.wait(deadline - perf_counter()):
+                with self._whole():
+                    message = line.wire.receive(deadline=deadline)
+                    if message.head[0] == "holding":
+                        return str(message.head[1])
+                    # What comes now comes too late, but what it came in is used again.
+                    self._heard(line, _Run(-1), message)
+        except Gone:
+            return "its process, which has ended"
+        except Late:
+            return "its process, which has stopped in the middle of a batch"
+        return "its process, which does not answer"
+
+    # ------------------------------------------------------------------ where it stands
+
+    def standing(self, origin: Any, places: Sequence[Place], number: int) -> Edge | None:
+        """Where the epoch stands after sample `number` of a chunk that was handed over."""
+        if number == len(places) - 1:
+            edge: Edge | None = origin.edge
+            return edge
+        told = self._ask("where the epoch stands", "standing", origin.run, origin.chunk, number)
+        if told is None:
+            raise PenstockError(
+                "the process that made this batch has died; take one more batch, then save the state"
+            )
+        return checked(told, Edge)
+
+    def carrying(self) -> dict[str, InputState]:
+        """Where inputs stand that go on from epoch to epoch, between two epochs."""
+        if self._line is not None and any(op.carries for op in self.plan.joint_ops):
+            told = self._ask("where inputs stand that go on from epoch to epoch", "carrying")
+            self._carried = checked(told, dict[str, InputState]) if told else self._carried
+        return self._carried
+
+    def forget(self, carried: dict[str, InputState]) -> None:
+        """Another state is to be gone on with."""
+        if self._current is not None:
+            self.leave(self._current)
+        self._carried = carried
+        self._tell("forget", plain_data(carried))  # the next one is told when it is begun
+
+    def _ask(self, about: str, kind: str, *question: Any) -> Any:
+        """The process's answer; None if it has ended. PenstockError if it does not answer."""
+        line = self._line
+        if line is None:
+            return None
+        number = next(_questions)
+        deadline = perf_counter() + _ANSWER_S
+        try:
+            with self._whole():
+                line.wire.send((kind, number, *question))
+            while line.wait(deadline - perf_counter()):
+                with self._whole():
+                    message = line.wire.receive(deadline=deadline)
+                    # What a question gets that was given up is left alone: it has another number.
+                    if message.head[:2] == ("answer", number):
+                        return message.head[2]
+                    with uninterrupted():  # what has been heard counts as handed over
+                        found = self._heard(line, self._current or _Run(-1), message)
+                        if found is not False and not (isinstance(found, Chunk) and found.blank):
+                            self._early.append(found)
+        except Gone:
+            return None
+        except Late:
+            pass  # in the middle of a message, so the process was ended
+        process = f"the isolated process {line.process.pid}"
+        raise PenstockError(
+            f"{process} has not answered within {_ANSWER_S:g} s; it was asked {about}. "
+            "It is stopped, or stuck in a call that keeps the interpreter lock; ask again, or close the loader"
+        )
+
+    # ------------------------------------------------------------------ the process
+
+    def _connected(self) -> Line:
+        if self._line is None:
+            with uninterrupted():  # no process is without an owner who ends it
+                process = Process(_ENTRY, "penstock-isolated", _OPTIONS)
+                self._processes.append(process)
+                # After that start: the server that forks processes ends with the last of them.
+                while len(self._processes) > 1:
+                    self._processes[0].close()
+                    self._processes.pop(0)
+            line = Line(process)
+            line.wire.patience_s = _ANSWER_S
+            parcel, suspicion = self._parcel, self._suspicion
+            if suspicion.careful:
+                fd, suspicion.desk = new_desk()
+                try:
+                    line.wire.send(("desk",), fds=[fd])
+                finally:
+                    os.close(fd)
+            condemned = list(suspicion.condemned.items())
+            line.wire.send(
+                ("engine", self._budget.allowed, condemned), [parcel.data], [block.fd for block in parcel.blocks]
+            )
+            if self._carried:
+                line.wire.send(("forget", plain_data(self._carried)))
+            self._line = line
+            for _ in range(_CREDITS):
+                self._credit(line)
+        return self._line
+
+    @uninterrupted()
+    def _drop_process(self) -> None:
+        """End the process and wait until it has gone."""
+        while self._processes:
+            self._processes[-1].close()
+            self._processes.pop()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """The process will say nothing more, and will not write any more: all blocks that it was given are free."""
+        self._line = None
+        while self._grants:
+            take_back(self._grants.popleft())
+
+    def _bury(self, run: _Run) -> None:
+        """The process is gone: another takes its place, or nobody can."""
+        told = "the isolated process"
+        if self._processes:
+            process = self._processes[-1]
+            process.kill()
+            told += f" {process.exit(1.0)}"
+        self._hang_up()
+        self._deaths += 1
+        self._deaths_running += 1
+        self._suspicion.death(told)
+        if self._deaths_running >= _DEATHS_RUNNING:
+            self._drop_process()
+            raise WorkerDied(f"{told}, {self._deaths_running} times running without a batch")
+        run.again()
+        try:
+            self._begin(run)
+        except Gone:
+            self._bury(run)
+
+    # ------------------------------------------------------------------ the rest of an engine
+
+    def stage_stats(self) -> dict[str, float]:
+        """The counters of all stages, as the process last told them."""
+        here = self._meter.counts
+        deaths = self._stats["deaths"] + self._deaths
+        memory = memory_tally(self._budget, self.blocks)
+        memory = {name: value + self._stats.get(name, 0) for name, value in memory.items()}
+        return here | self._stats | memory | {"deaths": deaths, "open_s": here["open_s"]}
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise PenstockError("the loader is closed; make a new one with pipeline.loader()")
+        if self._pid != os.getpid():
+            raise PenstockError("the loader belongs to another process; make a new one after the fork")
+
+    def finalizer(self) -> Callable[[], None]:
+        """What ends the process of a loader that nobody holds any more."""
+        return partial(_abandoned, self._processes, self.blocks)
+
+    def abandon(self) -> None:
+        self.closed = True
+        _abandoned(self._processes, self.blocks)
+
+    @uninterrupted()
+    def close(self) -> None:
+        """End the process. Called again, it ends what the first call has not."""
+        if self._pid != os.getpid():
+            return
+        self.closed = True
+        self._meter.stop()
+        if self._current is not None:
+            self._current.ended = True
+        if self._processes:
+            process = self._processes[-1]
+            with suppress(OSError):  # it has ended
+                process.socket.shutdown(socket.SHUT_RDWR)
+            process.exit(_GRACE_S)
+        self._drop_process()
+        self.blocks.close()
+
+
+def _abandoned(processes: list[Process], blocks: Blocks) -> None:
+    for process in list(processes):
+        process.kill()
+    blocks.close()
+
+
+def _refuse_pools(plan: Plan) -> None:
+    for stage in plan.stages:
+        pool = stage.site.pool
+        if pool is not None:
+            ops = ", ".join(step.op.label for step in stage.steps)
+            raise PlanError(
+                f"loader(isolate=True) runs everything in one process of its own, where the pool of {ops} is not; "
+                "give workers= instead of a pool, or leave isolate out"
+            )
+
+
+class _Suspicion:
+    """Finds the sample that ends the process. A death alone says nothing: processes die for many reasons.
+
+    After two deaths without anything new the next process does one thing after the other and shows what it has in
+    hand. A sample that is in hand three times running is not run any more, and `on_error` decides.
+    """
+
+    def __init__(self) -> None:
+        #: by the call: how the process ended
+        self.condemned: dict[tuple[int, int, int], str] = {}
+        self.desk: Desk | None = None
+        self._deaths = 0
+        self._suspect: tuple[int, int, int] | None = None
+        self._kills = 0
+
+    @property
+    def careful(self) -> bool:
+        """The next process shows what it has in hand."""
+        return self._deaths >= 2
+
+    def relieve(self) -> None:
+        """Something new has come."""
+        self._deaths = self._kills = 0
+        self._suspect = self.desk = None
+
+    def death(self, how: str) -> None:
+        """A process has ended, in this way, without anything new from it."""
+        self._deaths += 1
+        sample = None if self.desk is None else self.desk.sample
+        self.desk = None
+        if sample is None:
+            return
+        call = (sample.step, sample.position, sample.way)
+        self._kills = self._kills + 1 if call == self._suspect else 1
+        self._suspect = call
+        if self._kills >= 3:
+            self.condemned[call] = how
+            self.relieve()
+
+
+class _Elsewhere(NamedTuple):
+    """Where a chunk came from, as far as this process knows: its number, and where the epoch stood after it."""
+
+    run: int
+    chunk: int
+    edge: Edge | None

@@ -1,0 +1,334 @@
+"""The life of a worker process: it gets programs and tickets, and answers with chunks.
+
+It does one thing after the other, in one thread. What it has in hand is on its desk, where the parent can
+see it. It ends when the socket does.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from queue import SimpleQueue
+from typing import Any
+
+from penstock.core.workers import HERE
+from penstock.executors import newborn
+from penstock.memory.block import BlockMap
+from penstock.memory.codec import decode, layout_of
+from penstock.memory.parcel import unpack
+from penstock.memory.segment import Mapping
+from penstock.program.bridge import Bridge
+from penstock.program.chunk import Chunk, ErrorRecord, Failure, Ticket
+from penstock.program.desk import Desk
+from penstock.program.failure import broken, take_note
+from penstock.program.program import Program, through
+from penstock.program.sizing import PAUSE_REMOTE_S
+from penstock.program.task import Bench, Post, Task
+from penstock.remote.cargo import attach, fits, measured, sendable, stowed, without_largest, written
+from penstock.remote.portable import CarriedSource, CarriedStore
+from penstock.remote.preload import after_fork, become_worker, preloaded
+from penstock.remote.wire import OTHER, SMALL_BYTES, Gone, Message, Reply, Request, Wire
+from penstock.stats.watch import NOTHING, Watch
+from penstock.trees import nbytes
+
+__all__ = ["serve"]
+
+
+def serve(sock: socket.socket, name: str) -> None:
+    """Serve the parent at the other end of `sock` until it closes."""
+    HERE.nested = True
+    become_worker()
+    after_fork()
+    serving = _Serving(Wire(sock), name)
+    try:
+        serving.run()
+    except Gone:
+        serving.close()
+
+
+class _Open:
+    """A ticket that has been begun."""
+
+    def __init__(self, request: Request, task: Task, chunks: Iterator[Chunk], carried: dict[str, Any]) -> None:
+        self.request = request
+        self.task = task
+        self.program = task.program
+        self.chunks = chunks
+        self.grant = request.grant
+        self._carried = carried
+
+    def clear(self) -> None:
+        """Let go of all that came with it."""
+        self.chunks, self._carried = iter(()), {}
+        self.enter()
+
+    def enter(self) -> None:
+        """What came with this ticket is what its program finds."""
+        reading = self.program.reading
+        if reading is not None and isinstance(reading.source, CarriedSource):
+            reading.source.samples = self._carried.get("read", {})
+        if isinstance(self.program.store, CarriedStore):
+            self.program.store.held = self._carried.get("held", {})
+
+
+class _Serving:
+    def __init__(self, wire: Wire, name: str) -> None:
+        self.wire = wire
+        self.name = name
+        self.blocks = BlockMap()
+        #: programs, or why one could not be unpacked
+        self.posts: dict[int, Post | BaseException] = {}
+        #: what is kept for each loader, as long as one of its programs is here
+        self.benches: weakref.WeakValueDictionary[int, Bench] = weakref.WeakValueDictionary()
+        self.bridge = Bridge()
+        #: tickets that were begun and are not done
+        self.open: dict[int, _Open] = {}
+        #: blocks that came with a ticket and that nothing looks at any more
+        self.returned: SimpleQueue[tuple[int, int]] = SimpleQueue()
+        #: messages that came while another was waited for
+        self.waiting: deque[Message] = deque()
+        self.desk: Desk
+
+    def run(self) -> None:
+        while True:
+            message = self.waiting.popleft() if self.waiting else self.wire.receive(fds=True)
+            self._obey(message)
+            del message
+
+    def close(self) -> None:
+        """End the user's generators."""
+        for ticket in list(self.open):
+            self._forget(ticket)
+        self.bridge.close()
+
+    def _obey(self, message: Message) -> None:
+        kind, *said = message.head
+        getattr(self, f"_on_{kind}")(message, *said)
+
+    # ------------------------------------------------------------------ what the parent says
+
+    def _on_desk(self, message: Message) -> None:
+        (fd,) = message.fds
+        self.desk = Desk(Mapping(fd, mmap.PAGESIZE))
+        os.close(fd)
+
+    def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
+        attach(self.blocks, message, blocks, dropped)
+
+    def _on_program(self, message: Message, number: int, loader: int, token: int) -> None:
+        try:
+            # Without a body it is one that the template has loaded.
+            body = message.body.data
+            program: Program = unpack(body, message.fds) if body.nbytes else preloaded.pop(token)
+        except BaseException as exc:
+            take_note(exc, f"while worker {self.name} unpacked what it is to run")
+            self.posts[number] = exc
+            return
+        bench = self.benches.setdefault(loader, Bench())
+        self.posts[number] = Post(
+            program.seed, bench, program, _pause, self.bridge.run, self.desk.heed, desk=self.desk
+        )
+
+    def _on_run(self, message: Message, *request: Any) -> None:
+        self._begin(Request(*request), message)
+
+    def _on_go(self, message: Message, before: int, ticket: int, grant: int | None) -> None:
+        opened = self.open.pop(before)
+        opened.request = opened.request._replace(ticket=ticket)
+        opened.grant = grant
+        self.desk.take(ticket)
+        self._advance(opened, Watch())
+
+    def _on_forget(self, message: Message, tickets: list[int], programs: list[int]) -> None:
+        for ticket in tickets:
+            self._forget(ticket)
+        for number in programs:
+            self.posts.pop(number, None)
+
+    def _forget(self, ticket: int) -> None:
+        opened = self.open.pop(ticket, None)
+        close = getattr(opened.chunks, "close", None) if opened is not None else None
+        if close is not None:
+            try:
+                close()
+            except Exception:
+                return  # a generator of the user's that does not end well; nobody waits for it
+
+    # ------------------------------------------------------------------ running a ticket
+
+    def _begin(self, request: Request, message: Message) -> None:
+        self.desk.take(request.ticket)
+        watch = Watch()
+        post = self.posts[request.program]
+        if isinstance(post, BaseException):
+            self._refuse(request, post)
+            return
+        program = post.program
+        ticket = Ticket(request.epoch, request.first, request.last, request.step)
+        task = Task(post, request.epoch, self.name)
+        task.timeouts, task.condemned = request.timeouts, request.condemned
+        try:
+            carried = self._carried(request, program, message)
+            if request.places is not None:
+                ticket.samples, ticket.places = carried.pop("samples"), request.places
+            post.bench.bind(program.steps)
+            if request.probe is not None:
+                opened = _Open(request, task, iter(()), carried)
+                opened.enter()
+                _probe(program, ticket, request.probe, task)
+            else:
+                opened = _Open(request, task, _chunks(program, ticket, task), carried)
+        except BaseException as exc:
+            failed = broken(program.stage, ticket, request.epoch, exc)
+            carried = {}
+            opened = _Open(request, task, iter([failed]), carried)
+        del carried, ticket
+        self._advance(opened, watch)
+
+    def _refuse(self, request: Request, exc: BaseException) -> None:
+        """Answer a ticket of a program that is not here."""
+        record = ErrorRecord("start of a worker", request.first, request.epoch, exc, request.first)
+        chunk = Chunk([], (), Failure(exc, record))
+        reply = Reply(request.ticket, True, *NOTHING, stowed(chunk, layout_of([]), None), [], None)
+        self.wire.send(("chunk", *reply))
+        self.desk.take(0)
+
+    def _carried(self, request: Request, program: Program, message: Message) -> dict[str, Any]:
+        """What came along: the samples themselves, what was read for the source, what a cache holds."""
+        if request.header is None:
+            return {}
+        if request.block is None:
+            memory = message.body
+        else:
+            memory = self.blocks.array(request.block, request.ticket, self.returned)
+        carried: dict[str, Any] = decode(request.header, memory.data)
+        if "read" in carried:
+            assert program.reading is not None
+            positions = range(request.first, request.last, request.step)
+            indices = program.reading.indices(request.epoch, positions)
+            carried["read"] = dict(zip(map(int, indices), carried["read"], strict=True))
+        return carried
+
+    def _advance(self, opened: _Open, watch: Watch) -> None:
+        """Go on with a ticket until it is done or has run long enough, and answer."""
+        ticket = opened.request.ticket
+        opened.enter()
+        chunk, done = self._made(opened, watch)
+        opened.task.rest()
+        if not self.desk.wanted(ticket):
+            chunk, done = Chunk([], ()), True
+        if done:
+            self._forget(ticket)
+        else:
+            self.open[ticket] = opened
+        self._answer(opened, chunk, done, watch)
+
+    def _made(self, opened: _Open, watch: Watch) -> tuple[Chunk, bool]:
+        """What comes of a ticket until it is time to hand in, and whether that is all."""
+        request = opened.request
+        parts: list[Chunk] = []
+        made = 0
+        try:
+            for chunk in opened.chunks:
+                parts.append(chunk)
+                if chunk.final or chunk.failure is not None:
+                    return Chunk.join(parts), True
+                made += sum(map(nbytes, chunk.samples)) if request.portion else 0
+                enough = watch.elapsed_s > PAUSE_REMOTE_S or 0 < request.portion <= made
+                if enough or not self.desk.wanted(request.ticket):
+                    return Chunk.join(parts), False
+        except BaseException as exc:
+            ticket = Ticket(request.epoch, request.first, request.last, request.step)
+            parts.append(broken(opened.program.stage, ticket, request.epoch, exc))
+        return (Chunk.join(parts) if parts else Chunk([], ())), True
+
+    # ------------------------------------------------------------------ answering
+
+    def _answer(self, opened: _Open, chunk: Chunk, done: bool, watch: Watch) -> None:
+        while True:
+            try:
+                self._send_chunk(opened, chunk, done, watch)
+                return
+            except Gone:
+                raise
+            except Exception as exc:
+                # No memory to send it all: what comes before the largest sample, and then the error.
+                chunk, done = without_largest(chunk, opened.program, opened.request.epoch, exc), True
+
+    def _send_chunk(self, opened: _Open, chunk: Chunk, done: bool, watch: Watch) -> None:
+        request = opened.request
+        chunk, layout = measured(chunk, opened.program, request.epoch)
+        done = done or chunk.failure is not None
+        kept = _kept(opened.program)
+        block = self._block_for(opened, layout.nbytes) if layout.nbytes > SMALL_BYTES else None
+        cargo = stowed(chunk, layout, block)
+        body = written(layout, self.blocks, block)
+        if done:
+            # What came with the ticket goes back with its answer, unless the user's function has kept it.
+            opened.clear()
+        del chunk, layout
+        returned = []
+        while not self.returned.empty():
+            returned.append(self.returned.get_nowait())
+        newborn.flush()  # what the user's functions print is seen at once, and not lost if they are killed
+        # What was spent contains the time it took to write.
+        self.wire.send(("chunk", *Reply(request.ticket, done, *watch.spent, cargo, returned, kept)), body)
+        self.desk.take(0)
+
+    def _block_for(self, opened: _Open, nbytes: int) -> int | None:
+        """A block to write to: the one that came with the ticket, or another if that does not fit."""
+        grant = opened.grant
+        if fits(self.blocks, grant, nbytes, tightly=opened.request.portion > 0):
+            return grant
+        self.wire.send(("need", opened.request.ticket, nbytes))
+        while True:
+            message = self.wire.receive(fds=True)
+            if message.head[0] == "grant":
+                number: int | None = message.head[1]
+                return number if number in self.blocks else None
+            if message.head[0] == "attach":
+                self._obey(message)
+            else:
+                self.waiting.append(message)
+
+
+def _chunks(program: Program, ticket: Ticket, task: Task) -> Iterator[Chunk]:
+    units = -(-ticket.count // program.stage.unit)
+    if program.simple and units == 1:
+        yield program.whole(ticket, task)
+    else:
+        yield from program.chunks(ticket, task)
+
+
+def _probe(program: Program, ticket: Ticket, first: int, task: Task) -> None:
+    """Run the samples of a ticket one at a time, and keep nothing: either this process lives, or it does not."""
+    for number in range(first, ticket.count):
+        if ticket.samples is None:
+            chunk = program.read_one(ticket.positions[number], task)
+        else:
+            chunk = Chunk(ticket.samples[number : number + 1], ticket.places[number : number + 1])
+        for _ in through(program, program.probeable, chunk, task):
+            pass
+
+
+def _kept(program: Program) -> bytes | None:
+    """What was made for a cache since the last answer."""
+    store = program.store
+    if not isinstance(store, CarriedStore) or not store.made:
+        return None
+    made, store.made = store.made, []
+    try:
+        data: bytes = OTHER[0](made)
+    except Exception:
+        data = OTHER[0]([one for one in made if sendable(one)])
+    return data
+
+
+def _pause(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True

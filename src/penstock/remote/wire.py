@@ -1,0 +1,232 @@
+"""What a worker process and its parent say to each other: one message after the other over one socket.
+
+A message is a head (a pickled tuple: both ends are ours) and, for samples that are not in a block, a
+body of raw bytes. Descriptors of blocks ride along with a message that names them.
+
+Parent to worker::
+
+    desk                        the page on which the worker says what it has in hand
+    program  number, ...        what a stage runs; sent once, without a body if the worker was forked with it
+    run      a `Request`         one ticket
+    go       ticket, grant      go on with a ticket that was paused
+    grant    number             a block to write to; none if there is none
+    forget   tickets, programs  these are not wanted any more
+
+Worker to parent::
+
+    chunk    a `Reply`         what has come of a ticket
+    need     ticket, nbytes     a larger block than the one that came with the ticket
+"""
+
+from __future__ import annotations
+
+import array
+import pickle
+import select
+import socket
+import struct
+from collections.abc import Sequence
+from functools import cache
+from math import inf
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.provenance import Place
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["OTHER", "SMALL_BYTES", "Gone", "Late", "Message", "Reply", "Request", "Wire"]
+
+#: bytes of the head, bytes of the body, descriptors
+_PREFIX = struct.Struct("<IQI")
+_BUFFER_BYTES = 64 * 1024
+#: descriptors in one message at the most; the kernel allows 253
+MOST_FDS = 200
+#: buffers in one call of the system at the most
+_MOST_PARTS = 512
+#: what takes less goes through the socket: a block would cost more than the copy
+SMALL_BYTES = 32 * 1024
+
+#: how samples carry objects that the codec does not know
+OTHER = (cloudpickle.dumps, cloudpickle.loads)
+
+
+class Gone(Exception):
+    """The other end has closed, or its process has ended."""
+
+
+class Late(Exception):
+    """The other end has stopped in the middle of a message."""
+
+
+class Request(NamedTuple):
+    """A ticket for a worker process."""
+
+    ticket: int
+    program: int
+    epoch: int
+    first: int
+    last: int
+    step: int
+    #: where the samples stand that came along; None if the worker reads them itself
+    places: Sequence[Place] | None
+    #: header of what came along, and the block it is in; without a block it is the message's body
+    header: bytes | None
+    block: int | None
+    #: the block to write the chunk to
+    grant: int | None
+    #: bytes after which to hand in what there is; 0 if it does not matter
+    portion: int
+    #: calls that ran out of time before, and samples that have killed their worker, by step and place
+    timeouts: dict[tuple[int, int, int], int]
+    condemned: dict[tuple[int, int, int], str]
+    #: only find out whether a sample kills its worker, beginning with this one
+    probe: int | None
+
+
+class Reply(NamedTuple):
+    """What has come of a ticket, so far or in the end."""
+
+    ticket: int
+    done: bool
+    seconds: float
+    cpu_s: float
+    #: see `penstock.remote.cargo`
+    cargo: Any
+    #: blocks that came with tickets and are not looked at any more: number and use
+    returned: list[tuple[int, int]]
+    #: what a cache is to keep, pickled
+    kept: bytes | None
+
+
+class Message(NamedTuple):
+    """What came: the head, the body, and descriptors."""
+
+    head: Any
+    body: NDArray[np.uint8]
+    fds: list[int]
+
+
+class Wire:
+    """One end of the socket. Used by one thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        #: an other end that takes in nothing for so long counts as gone
+        self.patience_s = inf
+        #: bytes that have come and belong to no message yet
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._start = self._end = 0
+        #: descriptors that have come, in the order of their messages
+        self._fds: list[int] = []
+
+    @property
+    def pending(self) -> bool:
+        """Bytes of a message have come that nobody has asked for yet; the socket does not show them any more."""
+        return self._end > self._start
+
+    def send(
+        self, head: Any, body: Sequence[ReadableBuffer] = (), fds: Sequence[int] = (), deadline: float = inf
+    ) -> None:
+        """Send a message. Raises Gone if nobody can receive it, and Late if nobody has by the deadline."""
+        data = pickle.dumps(head, pickle.HIGHEST_PROTOCOL)
+        views = [memoryview(one).cast("B") for one in body if memoryview(one).nbytes]
+        size = sum(one.nbytes for one in views)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        parts = [memoryview(_PREFIX.pack(len(data), size, len(fds)) + data), *views]
+        flags = 0 if deadline == self.patience_s == inf else socket.MSG_DONTWAIT
+        while parts:
+            try:
+                sent = self.sock.sendmsg(parts[:_MOST_PARTS], rights, flags)
+            except BlockingIOError:
+                left_s = deadline - perf_counter()
+                if not _ready(self.sock, select.POLLOUT, min(left_s, self.patience_s)):
+                    raise (Late if left_s <= self.patience_s else Gone) from None
+                continue
+            except OSError as exc:
+                raise Gone from exc
+            rights = []
+            while parts and sent >= parts[0].nbytes:
+                sent -= parts.pop(0).nbytes
+            if sent:
+                parts[0] = parts[0][sent:]
+
+    def receive(self, fds: bool = False, deadline: float = inf) -> Message:
+        """The next message. Waits for it; raises Gone at the end, and Late if it is not here by the deadline."""
+        self._await(_PREFIX.size, fds, deadline)
+        head_size, body_size, fd_count = _PREFIX.unpack_from(self._buffer, self._start)
+        self._start += _PREFIX.size
+        if head_size <= len(self._buffer) - _PREFIX.size:
+            self._await(head_size, fds, deadline)
+            head = pickle.loads(memoryview(self._buffer)[self._start : self._start + head_size])
+            self._start += head_size
+        else:
+            head = pickle.loads(self._taken(head_size, deadline).data)
+        body = self._taken(body_size, deadline)
+        got, self._fds = self._fds[:fd_count], self._fds[fd_count:]
+        return Message(head, body, got)
+
+    def _await(self, size: int, fds: bool, deadline: float) -> None:
+        """Have so many bytes in the buffer."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start + size > len(self._buffer):
+            left = self._end - self._start
+            self._buffer[:left] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, left
+        while self._end - self._start < size:
+            self._end += self._read(memoryview(self._buffer)[self._end :], fds, deadline)
+
+    def _taken(self, size: int, deadline: float) -> NDArray[np.uint8]:
+        """The next bytes as memory of their own: what is in the buffer, and then straight from the socket."""
+        memory = np.empty(size, np.uint8)
+        view = memory.data
+        have = min(size, self._end - self._start)
+        view[:have] = memoryview(self._buffer)[self._start : self._start + have]
+        self._start += have
+        while have < size:
+            have += self._read(view[have:], False, deadline)
+        return memory
+
+    def _read(self, memory: memoryview, fds: bool, deadline: float) -> int:
+        """Some bytes, at least one."""
+        flags = 0 if deadline == inf else socket.MSG_DONTWAIT
+        while True:
+            try:
+                count = self._with_fds(memory, flags) if fds else self.sock.recv_into(memory, 0, flags)
+            except BlockingIOError:
+                if not _ready(self.sock, select.POLLIN, deadline - perf_counter()):
+                    raise Late from None
+                continue
+            except OSError as exc:
+                raise Gone from exc
+            if not count:
+                raise Gone
+            return count
+
+    def _with_fds(self, memory: memoryview, flags: int) -> int:
+        flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+        count, rights, *_ = self.sock.recvmsg_into([memory], _room_for_fds(), flags)
+        for level, kind, content in rights:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                found = array.array("i")
+                found.frombytes(content[: len(content) - len(content) % found.itemsize])
+                self._fds += found
+        return count
+
+
+@cache
+def _room_for_fds() -> int:
+    # Not at import: Windows has no CMSG_SPACE.
+    return socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
+
+
+def _ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
+    poll = select.poll()  # select.select takes no descriptor above 1023
+    poll.register(sock, event)
+    return bool(poll.poll(max(timeout_s, 0) * 1e3))

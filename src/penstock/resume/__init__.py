@@ -1,0 +1,1 @@
+"""Where a stream stands, as plain data: what is still owed, as recipes."""

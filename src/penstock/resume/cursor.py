@@ -1,0 +1,160 @@
+"""Where an edge stands: how far its consumer has got, and what before that is still owed. Pure.
+
+An *edge* leads from a feed (a source, or a joint) through the ops behind it to whoever takes the samples:
+the next joint, or the reader. Its **cursor** is all it takes to go on with it:
+
+* `front`: the feed right after the last input of which something was taken. All inputs after it are owed.
+* `held`: inputs before the front that are owed all the same, wholly, or the part of what comes of them after
+  the sub-indices `after`: they were overtaken, or only begun.
+
+Inputs are named by their places, which are recipes. So a cursor does not depend on tickets, workers or
+where ops run, and going on means: make the held inputs, then go on from the front. No joint is run again.
+
+While the stream runs nothing of this is computed. Chunks carry an *origin*, which can tell the cursor after any
+of their samples when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from penstock.provenance import Place, input_of, key_of, steps_from
+from penstock.resume.schema import Edge, Front, Owed
+
+__all__ = ["Came", "Cursor", "FromParts", "FromRedo", "Given", "Held", "Lot", "Mark", "Unordered", "saved_edge"]
+
+
+class Held(NamedTuple):
+    """An input that is still owed; with `after`, only what comes of it after those sub-indices."""
+
+    place: Place
+    after: tuple[int, ...] | None = None
+
+
+class Mark(Protocol):
+    """A feed between two of its outputs."""
+
+    def saved(self) -> Front:
+        """As plain data."""
+
+
+class Given(NamedTuple):
+    """A feed where a saved state says it was."""
+
+    front: Front
+
+    def saved(self) -> Front:
+        return self.front
+
+
+class Cursor(NamedTuple):
+    """What is still owed on an edge."""
+
+    front: Mark
+    held: tuple[Held, ...] = ()
+
+    def partly(self, place: Place, depth: int) -> Cursor:
+        """The same, where only what comes up to the sample at `place` was taken of its input, and not the rest.
+
+        `depth` ops have made several samples of one since the input.
+        """
+        if not depth:
+            return self
+        of = input_of(place, depth)
+        known = key_of(of)
+        others = tuple(one for one in self.held if key_of(one.place) != known)
+        return Cursor(self.front, (Held(of, steps_from(place, depth)), *others))
+
+
+def saved_edge(cursor: Cursor | None) -> Edge | None:
+    """An edge as plain data; None if it has not begun."""
+    return None if cursor is None else Edge(cursor.front.saved(), Owed.of(cursor.held))
+
+
+class Lot(Protocol):
+    """Consecutive inputs of tickets that came together: outputs of one step of a joint, or one chunk."""
+
+    def cursor_at(self, number: int) -> Cursor:
+        """The cursor of the edge that leads here, after input `number` of the lot was taken."""
+
+
+#: how many inputs of a ticket came before, the lot that the next came from, and the number of the first there
+Came = tuple[int, Lot, int]
+
+
+class FromParts:
+    """The origin of a ticket whose inputs came from other stages."""
+
+    __slots__ = ("_came", "_depth", "_edge_depth", "_places")
+
+    def __init__(self, places: Sequence[Place], came: Sequence[Came], depth: int, edge_depth: int) -> None:
+        self._places = places
+        self._came = came
+        #: ops of this stage that make several samples of one, and ops since the feed that do
+        self._depth = depth
+        self._edge_depth = edge_depth
+
+    def cursor(self, place: Place) -> Cursor:
+        return self.behind(input_of(place, self._depth)).partly(place, self._edge_depth)
+
+    def behind(self, of: Place) -> Cursor:
+        key = key_of(of)
+        number = next(number for number, one in enumerate(self._places) if key_of(one) == key)
+        offset, lot, first = next(one for one in reversed(self._came) if one[0] <= number)
+        return lot.cursor_at(first + number - offset)
+
+
+class FromRedo:
+    """The origin of inputs that were owed before the front when a state was saved, and are made again first."""
+
+    __slots__ = ("_depth", "_front", "_held", "_numbers")
+
+    def __init__(self, front: Mark, held: Sequence[Held], depth: int) -> None:
+        self._front = front
+        self._held = tuple(held)
+        self._depth = depth
+        self._numbers = {key_of(one.place): number for number, one in enumerate(self._held)}
+
+    def cursor(self, place: Place) -> Cursor:
+        return self.behind(input_of(place, self._depth)).partly(place, self._depth)
+
+    def behind(self, of: Place) -> Cursor:
+        return Cursor(self._front, self._held[self._numbers.get(key_of(of), -1) + 1 :])
+
+
+class Unordered:
+    """The origin of a chunk of a stage that does not keep the order: what of other tickets left before it."""
+
+    __slots__ = ("_depth", "_high", "_inputs", "_others")
+
+    def __init__(
+        self, inputs: Sequence[Place], others: Sequence[tuple[Sequence[Place], Place]], high: Any, depth: int
+    ) -> None:
+        self._inputs = inputs
+        #: the inputs of tickets of which not all has left, and the last sample that has
+        self._others = others
+        #: the last ticket of which something has left
+        self._high = high
+        self._depth = depth
+
+    def cursor(self, place: Place) -> Cursor:
+        base: Cursor = self._high.origin.behind(self._high.inputs[-1])
+        owed = [*self._rest(self._inputs, place)]
+        for inputs, last in self._others:
+            owed += self._rest(inputs, last)
+        return Cursor(base.front, (*owed, *base.held))
+
+    def behind(self, of: Place) -> Cursor:
+        raise AssertionError("asked of the tickets of a stage, never of what it made")
+
+    def _rest(self, inputs: Sequence[Place], last: Place) -> list[Held]:
+        """What is owed of a ticket of which the sample at `last` was the last to leave."""
+        if last is None:
+            return [Held(place) for place in inputs]
+        of = key_of(input_of(last, self._depth))
+        number = next(number for number, place in enumerate(inputs) if key_of(place) == of)
+        rest = [Held(place) for place in inputs[number + 1 :]]
+        if self._depth:
+            rest.insert(0, Held(inputs[number], steps_from(last, self._depth)))
+        return rest

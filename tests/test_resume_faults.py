@@ -1,0 +1,128 @@
+"""Faults that saved states once had, each as a user would meet it."""
+
+import copy
+import json
+import random
+from contextlib import suppress
+
+import pytest
+from tests.runtime.helpers import SOON_S
+
+import penstock as ps
+from penstock.resume.schema import checksum
+
+
+def saved_after(pipeline, count, **arguments):
+    """The first batches of an epoch, and the state after them, as JSON gives it back."""
+    with pipeline.loader(epochs=1, timeout_s=SOON_S, **arguments) as loader:
+        batches = iter(loader)
+        got = [next(batches) for _ in range(count)]
+        return got, json.loads(json.dumps(loader.state_dict())), loader.errors()
+
+
+def rest_of(pipeline, state, **arguments):
+    with pipeline.loader(epochs=1, state=state, timeout_s=SOON_S, **arguments) as loader:
+        return list(loader), loader.errors()
+
+
+@pytest.mark.parametrize("arguments", [{"inline": True}, {"workers": 3}])
+def test_what_a_failing_generator_had_yielded_is_not_lost(arguments):
+    def bad(number):
+        yield number, "first"
+        if number % 3 == 0:
+            raise ValueError(number)
+        yield number, "second"
+
+    data = ps.from_sequence(range(12)).flat_map(bad, on_error="skip")
+    whole, _ = rest_of(data, None, **arguments)
+    for count in range(1, len(whole)):
+        got, state, _ = saved_after(data, count, **arguments)
+        rest, _ = rest_of(data, state, **arguments)
+        assert got + rest == whole
+
+
+def test_shards_of_different_worlds_keep_theirs_after_a_resume():
+    data = ps.zip(
+        ps.from_sequence(range(20)).shard(rank=1, world=2, equal=False),
+        ps.from_sequence(range(100, 110)).shard(world=1),
+    )
+    whole, _ = rest_of(data, None)
+    assert [first for first, _ in whole] == list(range(1, 20, 2))
+    for count in range(1, len(whole)):
+        got, state, _ = saved_after(data, count)
+        assert got + rest_of(data, state)[0] == whole
+
+
+def test_an_interrupt_of_the_first_read_after_a_resume_loses_nothing(monkeypatch):
+    data = ps.from_sequence(range(10)).map(abs)
+    got, state, _ = saved_after(data, 4)
+    with data.loader(epochs=1, state=state, inline=True) as loader:
+        read, pressed = loader._engine.read, []
+
+        def interrupted(*arguments):
+            if not pressed:
+                pressed.append(True)
+                raise KeyboardInterrupt
+            return read(*arguments)
+
+        monkeypatch.setattr(loader._engine, "read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+        assert got + list(loader) == list(range(10))
+
+
+def test_a_window_with_many_losses_has_a_small_state():
+    def one_in_ten(number):
+        if number % 10 == 3:
+            raise ValueError(number)
+        return number
+
+    data = ps.from_sequence(range(60_000)).map(one_in_ten, on_error="skip").shuffle(window=50_000)
+    _, state, _ = saved_after(data, 20_000)
+    assert len(json.dumps(state)) < 10_000
+
+
+def changed_values(value):
+    """Other values of one entry: of another type, out of range, or missing something."""
+    yield from (None, -1, 1.5, True, "x", [], {}, [value], 2**70)
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield from (value + 1, value * 1000)
+    if isinstance(value, list) and value:
+        yield from (value[:-1], value + value[-1:])
+    if isinstance(value, dict) and value:
+        yield {key: one for key, one in value.items() if key != next(iter(value))}
+
+
+def spots(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        yield from spots(one, (*path, key))
+
+
+def test_every_change_of_a_state_is_refused_and_a_forged_one_ends():
+    data = ps.from_sequence(range(40)).filter(lambda x: x % 5).shuffle(window=7).bucket(abs, [10, 30], size=3)
+    _, state, _ = saved_after(data, 3)
+    rng = random.Random(0)
+    cases = [
+        (path, value)
+        for path in spots(state)
+        if path and path[0] != "sum"
+        for value in changed_values(_at(state, path))
+    ]
+    for path, value in rng.sample(cases, 150):
+        forged = copy.deepcopy(state)
+        _at(forged, path[:-1])[path[-1]] = value
+        if forged == state:
+            continue
+        with pytest.raises(ps.StateMismatch):
+            rest_of(data, forged)
+        forged["sum"] = checksum({key: one for key, one in forged.items() if key != "sum"})
+        with suppress(ps.StateMismatch, ps.PlanError):
+            rest_of(data, forged, inline=True)
+
+
+def _at(value, path):
+    for key in path:
+        value = value[key]
+    return value
