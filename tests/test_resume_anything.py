@@ -260,7 +260,7 @@ def runs(pipeline: Any) -> bool:
     return True
 
 
-@examples(20, shrink=False)
+@examples(8, shrink=False)
 @given(chains(), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS))
 def test_any_pipeline_is_resumed_exactly_behind_every_batch(chain, saved_on, restored_on):
     check_chain(chain, saved_on, restored_on)
@@ -332,8 +332,14 @@ KNOWN: dict[str, Any] = {
 
 
 @for_each("name", KNOWN)
+def test_what_has_gone_wrong_does_not_again(name):
+    check_resume(KNOWN[name](), seed=3, every=3, saved_on={"workers": 2}, restored_on={"inline": True})
+
+
+@pytest.mark.soak
+@for_each("name", KNOWN)
 @for_each("restored_on", [{"workers": 1}, {"workers": 3}, {"inline": True}])
-def test_what_has_gone_wrong_does_not_again(name, restored_on):
+def test_what_has_gone_wrong_does_not_again_after_any_batch_on_any_layout(name, restored_on):
     check_resume(KNOWN[name](), seed=3, saved_on={"workers": 2}, restored_on=restored_on | {})
 
 
@@ -357,7 +363,7 @@ def leaves(batch: Any) -> list[Any]:
     return batch.ravel().tolist() if isinstance(batch, np.ndarray) else [int(batch)]
 
 
-@examples(20, shrink=False)
+@examples(10, shrink=False)
 @given(chains(loose=True), st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS))
 def test_where_the_order_is_not_kept_nothing_is_lost_or_doubled_by_a_resume(chain, saved_on, restored_on):
     check_loose(chain, saved_on, restored_on)

@@ -77,8 +77,8 @@ def test_a_window_with_many_losses_has_a_small_state():
             raise ValueError(number)
         return number
 
-    data = ps.from_sequence(range(60_000)).map(one_in_ten, on_error="skip").shuffle(window=50_000)
-    _, state, _ = saved_after(data, 20_000)
+    data = ps.from_sequence(range(60_000)).map(one_in_ten, on_error="skip").shuffle(window=50_000).batch(1000)
+    _, state, _ = saved_after(data, 20)
     assert len(json.dumps(state)) < 10_000
 
 

@@ -205,7 +205,7 @@ def random_pipeline(seed, fly):
 
 
 @pytest.mark.fuzz
-@for_each("seed", seeds(15))
+@for_each("seed", seeds(5))
 def test_random_pipelines_with_samples_that_fail_once(seed):
     weather = Weather()
     data = random_pipeline(seed, weather.hits)

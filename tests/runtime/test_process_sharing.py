@@ -177,7 +177,7 @@ def test_memory_and_descriptors_are_flat_over_many_epochs():
     early, late, shared, most, least = found
     assert late < early + 8e6
     assert shared < 60e6  # batches of 0.6 MB, and some room to spare
-    assert least <= most
+    assert least <= most + 2  # a block more or less is chance; one left behind in every epoch would be 40
 
 
 def test_memory_is_flat_over_a_long_stream_of_samples_of_many_sizes():

@@ -408,13 +408,13 @@ def test_an_epoch_that_ended_in_an_error_is_gone_on_with_from_its_last_batch():
 # ---------------------------------------------------------------------- large windows and many residents
 
 
-def test_a_window_of_30_000_after_filter_and_flat_map_fits_into_a_small_state():
-    n = 36_000
+def test_a_window_of_10_000_after_filter_and_flat_map_fits_into_a_small_state():
+    n = 12_000
     pipeline = (
         ps.from_arrays(np.arange(n))
         .filter(lambda x: x % 7)
         .flat_map(lambda x: (x,) * int(x % 2 + 1))
-        .shuffle(window=30_000)
+        .shuffle(window=10_000)
         .batch(1000)
     )
     with pipeline.loader() as loader:
