@@ -418,7 +418,7 @@ class Engine:
             return self.upcoming.stage_runs(crew) if self.upcoming is not None else []
         found = run.stage_runs(crew)
         if self.upcoming is None:
-            if not self._forks or run.epoch >= self.last_epoch or not run.root.sourced_out or not self._may_fork():
+            if not self._forks or run.epoch >= self.last_epoch or not run.sourced_out or not self._may_fork():
                 return found
             self.upcoming = Run(self, run.epoch + 1, BEGINNING)
         return found + self.upcoming.stage_runs(crew)

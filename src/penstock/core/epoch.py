@@ -38,6 +38,7 @@ class Run:
         #: looking for a ticket has brought samples or stages to light, so it is worth looking again
         self.revealed = False
         self._by_crew: dict[Any, list[StageRun]] = {}
+        self._sources: list[StageRun] = []
         self.root = self._opened(engine.plan.root, epoch, start)
 
     def _opened(self, stage: Stage, epoch: int, start: Start, last: bool = True) -> StageRun:
@@ -174,9 +175,17 @@ class Run:
             self._by_crew[crew] = found
         return found
 
+    @property
+    def sourced_out(self) -> bool:
+        """All that the sources have for this epoch has been given out as tickets."""
+        if not self._sources:
+            self._sources = [one for one in self.root.walk() if not one.children()]
+        return all(map(_is_sourced_out, self._sources))
+
     def changed(self) -> None:
         """A stage was started again: what was known of the stages is out of date."""
         self._by_crew.clear()
+        self._sources = []
         self.revealed = True
         self.engine.reveals += 1
 
@@ -185,6 +194,10 @@ class Run:
         self.ended = True
         self.current = False
         return self.root.cancel()
+
+
+def _is_sourced_out(stage_run: StageRun) -> bool:
+    return stage_run.inlet.ended
 
 
 def _joint_label(feed: Joined) -> str:

@@ -351,8 +351,11 @@ class JoinedInlet(Inlet):
 
         What was lost among the samples that a step takes is not: so it stands before the only output of its step.
         """
-        if self._singly or any(queue.lost for queue in self.queues):
+        if self._singly:
             return 1
+        for queue in self.queues:
+            if queue.lost:
+                return 1
         size = self.joint.per_output if self.joint is not None else 1
         return max(1, min(most, _STEP // max(size, 1)))
 
@@ -365,7 +368,7 @@ class JoinedInlet(Inlet):
             for loss in (*queue.behind, *(self._on(loss, number) for loss in queue.passed)):
                 losses.append(loss._replace(before=joint.output_of(number, loss.before, len(samples))))
         made, numbers = places, None
-        if any(type(one) is Absent for one in samples):
+        if joint.takes_losses and any(type(one) is Absent for one in samples):
             numbers = [number for number, one in enumerate(samples) if type(one) is not Absent]
             samples, places, losses = _without_absent(samples, places, losses)
         if not samples and not losses:

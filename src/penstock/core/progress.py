@@ -43,7 +43,7 @@ class Progress:
 
     def _within(self, place: Place, ticket: Ticket) -> tuple[Place, tuple[int, ...]]:
         """The input of the ticket that `place` was made of, and the sub-indices from there."""
-        inputs = {key_of(one) for one in ticket.inputs}
+        inputs = ticket.inputs if isinstance(ticket.inputs, range) else {key_of(one) for one in ticket.inputs}
         for depth in range(self._depth, -1, -1):
             of = input_of(place, depth)
             first = of[0] if self._unit > 1 and isinstance(of, (range, list)) else of

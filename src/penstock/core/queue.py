@@ -35,7 +35,7 @@ class _Part:
     __slots__ = ("first", "losses", "lot", "places", "redo", "samples")
 
     def __init__(
-        self, samples: list[Any], places: Sequence[Place], losses: list[Loss], lot: Lot | None, redo: bool
+        self, samples: list[Any], places: Sequence[Place], losses: Sequence[Loss], lot: Lot | None, redo: bool
     ) -> None:
         #: made again, as it was owed when a state was saved
         self.redo = redo
@@ -81,6 +81,8 @@ class Queue:
         self.passed: list[Loss] = []
         #: those taken last were made again
         self.redone = False
+        #: some that came were made again
+        self._redoes = False
         self._stepped = 0
         self._parts: deque[_Part] = deque()
 
@@ -94,10 +96,12 @@ class Queue:
     ) -> None:
         """Samples that came together, and what was lost among them."""
         if samples or losses:
-            self._parts.append(_Part(samples, places, list(losses), lot, redo))
+            self._parts.append(_Part(samples, places, losses, lot, redo))
             self.count += len(samples)
-            self.lost += len(losses)
-            self._told += sum(loss.told for loss in losses)
+            self._redoes = self._redoes or redo
+            if losses:
+                self.lost += len(losses)
+                self._told += sum(loss.told for loss in losses)
 
     def add_chunk(self, chunk: Chunk) -> None:
         lot = None if chunk.origin is None else ChunkLot(chunk.places, chunk.origin)
@@ -106,13 +110,15 @@ class Queue:
     @property
     def alike(self) -> int:
         """How many samples one ticket may have: what is made again does not travel with what is not."""
-        left = [part for part in self._parts if part.first < len(part.samples)] if self._next_is_redone else ()
+        if not self._redoes or not self._next_is_redone:
+            return self.count
+        left = [part for part in self._parts if part.first < len(part.samples)]
         return sum(len(part.samples) - part.first for part in takewhile(lambda part: part.redo, left)) or self.count
 
     @property
     def _next_is_redone(self) -> bool:
         """Whether the next sample was made again. What was lost goes with any."""
-        return next((part.redo for part in self._parts if part.first < len(part.samples)), False)
+        return self._redoes and next((part.redo for part in self._parts if part.first < len(part.samples)), False)
 
     def leading(self, most: int | None = None) -> list[Loss]:
         """Remove and return what was lost before the next sample."""
