@@ -391,7 +391,8 @@ class StageRun:
         if stage.bound_samples is None:
             enough = len(outlet.ready) >= stage.bound_tickets
         else:
-            enough = outlet.ready_samples >= stage.bound_samples
+            # One ticket per worker comes on top; without it workers would stop whenever all of them end at once.
+            enough = outlet.ready_samples >= stage.bound_samples + self.lane.cap * self.lane.sizer.size
         if enough or len(self._paused) >= stage.bound_tickets:
             return True
         waiting = outlet.held - len(outlet.ready)

@@ -15,8 +15,8 @@ __all__ = ["Prefetch"]
 class Prefetch(Op[In, In]):
     """Keep up to `batches` finished samples of this stage ready (batches, if it ends with ``batch``).
 
-    Workers begin nothing new while so many wait. What they have in hand comes on top, so prefetch never slows a
-    stage. Without it, two finished tickets per worker are kept ready.
+    Workers begin nothing new while so many wait, and one ticket per worker on top of that, so that prefetch hardly
+    ever slows a stage. Without it, two finished tickets per worker are kept ready.
 
     >>> import penstock as ps
     >>> with ps.from_sequence(range(64)).batch(2).prefetch(32).loader() as loader:
