@@ -12,8 +12,8 @@ from penstock.core import gather as joined
 from penstock.core import inlets
 from penstock.core import outlets as reorder
 from penstock.core import stage as stage_run
-from penstock.core import work as worker
 from penstock.core.engine import Engine
+from penstock.core.lane import Job
 from penstock.core.workers import Crew
 from penstock.ops.op import Effect, Joint, Op
 from penstock.remote import front as remote
@@ -43,7 +43,8 @@ LAYOUTS: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 #: functions of the bookkeeping: whose, and its name. Layouts in which nobody calls one are left out
 PLACES: dict[str, tuple[Any, str, set[str]]] = {
     "looking for a ticket": (Crew, "take", {"inline"}),
-    "looking through a loader": (Crew, "find", {"inline"}),
+    "looking through a loader": (Crew, "_job", {"inline"}),
+    "taking in samples": (stage_run.StageRun, "refill", set()),
     "waking others": (Crew, "rouse", set()),
     "taking a ticket": (stage_run.StageRun, "take", set()),
     "cutting a ticket of positions": (inlets.PositionInlet, "cut", set()),
@@ -53,9 +54,8 @@ PLACES: dict[str, tuple[Any, str, set[str]]] = {
     "putting a chunk": (stage_run.StageRun, "put", set()),
     "restoring the order": (reorder.InOrder, "put", set()),
     "ending a ticket": (reorder.InOrder, "done", set()),
-    "joining chunks": (worker, "joined", {"process"}),
-    "joining chunks of a process": (remote, "joined", {"inline", "thread", "threads", "async"}),
-    "telling that something came": (Engine, "looked_through", set()),
+    "joining chunks": (Job, "finished", set()),
+    "telling that something came": (Engine, "noticed", set()),
     "sending a ticket": (remote._Front, "_send_run", {"inline", "thread", "threads", "async"}),
     "reading an answer": (remote._Front, "_on_chunk", {"inline", "thread", "threads", "async"}),
     "tidying": (remote._Front, "tidy", {"inline", "thread", "threads", "async"}),

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.core.budget import Budget
 from penstock.core.epoch import Run, begun_at, fits_plan
 from penstock.core.gather import Feeder
-from penstock.core.inlets import Pulled
+from penstock.core.lane import Job, Lane, Pull
 from penstock.core.reader import Nested, Reader
 from penstock.core.redo import BEGINNING, Start
-from penstock.core.stage import Job, Lane, Pull, StageRun
+from penstock.core.stage import StageRun
 from penstock.core.tally import joint_tally, lane_tally, memory_tally
 from penstock.core.work import discard, execute
 from penstock.core.workers import LOCK, Crew, crew_for
@@ -51,7 +51,7 @@ from penstock.resume.schema import Edge, InputState
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
 from penstock.stats.lock import LOCK_PROBE
-from penstock.stats.watch import Meter, Spent
+from penstock.stats.watch import Meter
 
 if TYPE_CHECKING:
     from penstock.memory.block import Blocks
@@ -100,10 +100,6 @@ class Engine:
         self.carried_before: dict[str, InputState] = {}
         self.garbage: list[Any] = []
         self.benches: dict[Any, Bench] = {}
-        #: a stage has taken chunks of another, so there is room again further up
-        self.freed = False
-        #: how often looking for a ticket has brought something to light
-        self.reveals = 0
         #: tickets for which the reader is about to start workers
         self._openings: deque[Job | Pull] = deque()
         #: what each busy worker has in hand
@@ -155,7 +151,7 @@ class Engine:
             program = Program(stage, self.seed, one_by_one=self.budget.bounded, store=store)
             if isinstance(stage.feed, Joined) and stage.feed.composite is None:
                 program.upstream = lanes[stage.feed.children[0].number].program
-            lane = lanes[stage.number] = Lane(stage, program, crew, self.budget, perf_counter, self.number)
+            lane = lanes[stage.number] = Lane(stage, program, crew, self.budget, self.number)
             if lane.remote:
                 lane.parcel = named(crew.executor.packs)(program)
                 lane.blocks = self._own_blocks()
@@ -283,7 +279,6 @@ class Engine:
         self._abandon_runs()
         self._openings.clear()
         self.tasks.pop(self.reader, None)
-        self.freed = False
         budget = Budget(self.budget.allowed)
         budget.portion = self.budget.portion
         self.budget = budget
@@ -412,16 +407,18 @@ class Engine:
         return [] if run is None else run.cancel()
 
     def stage_runs(self, crew: Crew) -> list[StageRun]:
-        """The stages that may have tickets for `crew`; begins the next epoch when this one's are all out."""
+        """The stages that may have tickets for `crew`, downstream first, and those of the current epoch first."""
+        run, upcoming = self.current, self.upcoming
+        found = [] if run is None else run.stage_runs(crew)
+        return found if upcoming is None else found + upcoming.stage_runs(crew)
+
+    def _begin_next(self) -> None:
+        """Begin the next epoch once this one's tickets are all out, if that is possible."""
         run = self.current
-        if run is None:
-            return self.upcoming.stage_runs(crew) if self.upcoming is not None else []
-        found = run.stage_runs(crew)
-        if self.upcoming is None:
-            if not self._forks or run.epoch >= self.last_epoch or not run.sourced_out or not self._may_fork():
-                return found
-            self.upcoming = Run(self, run.epoch + 1, BEGINNING)
-        return found + self.upcoming.stage_runs(crew)
+        if run is None or run.epoch >= self.last_epoch or not run.sourced_out or not self._may_fork():
+            return
+        self.upcoming = Run(self, run.epoch + 1, BEGINNING)
+        self._rouse()
 
     def _may_fork(self) -> bool:
         """Whether an epoch may be begun before the one before it is over."""
@@ -436,35 +433,42 @@ class Engine:
         """
         with LOCK:
             if not self.closed:
+                now = perf_counter()
                 for lane in self.all_lanes:
-                    lane.advance()
+                    lane.advance(now)
             out = {"stuck": self.stuck, "deaths": self.deaths, **self._meter.counts}
             out["cpu_s"] = sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote)
             out |= memory_tally(self.budget, self.blocks)
             return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memos)
 
-    # ------------------------------------------------------------------ what workers call
+    # ------------------------------------------------------------------ what workers call, under the lock
 
-    def handed_in(self, job: Job, worker: Any, chunk: Chunk | None, done: bool, spent: Spent) -> list[Any]:
+    def handed_in(self, job: Job | Pull, worker: Any) -> list[Any]:
         """A worker hands in what it has made. Returns what is to be let go of outside the lock."""
         stage_run = job.stage_run
         lane = stage_run.lane
-        with LOCK:
-            if self.tasks.get(worker) is job:
-                del self.tasks[worker]
-            elif job.task is not None and job.task.abandoned:
-                worker.retired = True
-                return []
-            lane.advance()
-            made = len(chunk.samples) if chunk is not None else 0
-            lane.counters.samples += made
-            lane.counters.cpu_s += spent.cpu_s
-            units = max(job.expected, 1)
-            lane.sizer.record(units if done else max(units // 4, 1), spent.seconds)
-            stage_run.put(job, chunk, done)
-            if not (lane.stage.gathered and self._at_ease(stage_run)):
-                self._after_change(lane.crew)
-            return [job] if stage_run.cancelled else []
+        counters = lane.counters
+        if isinstance(job, Pull):
+            lane.advance(job.ended)
+            counters.reading_s += job.seconds
+            stage_run.pulled(job.pulled)
+            self._after_change(lane.crew)
+            return [stage_run.inlet] if stage_run.cancelled else []
+        if self.tasks.get(worker) is job:
+            del self.tasks[worker]
+        elif job.task is not None and job.task.abandoned:
+            worker.retired = True
+            return []
+        lane.advance(job.ended)
+        counters.worked(job.seconds, job.cpu_s)
+        if job.made is not None:
+            counters.samples += len(job.made.samples)
+        units = job.expected or 1
+        lane.sizer.record(units if job.done else max(units // 4, 1), job.seconds)
+        stage_run.put(job)
+        if not (lane.stage.gathered and self._at_ease(stage_run)):
+            self._after_change(lane.crew)
+        return [job] if stage_run.cancelled else []
 
     def _at_ease(self, stage_run: StageRun) -> bool:
         """Whether a batch is ready, and there is room: then what comes now for a reservoir is taken in later."""
@@ -477,41 +481,30 @@ class Engine:
         """A worker gives a ticket back without having run it to its end."""
         with LOCK:
             self.tasks.pop(worker, None)
-            job.stage_run.lane.advance()
+            job.stage_run.lane.advance(perf_counter())
             job.stage_run.again(job)
             if worker is self.reader:
                 self._unsettled = False
 
-    def pulled(self, pull: Pull, pulled: Pulled, spent: Spent) -> list[Any]:
-        """A worker has had its turn at a stream. Returns what is to be let go of outside the lock."""
-        with LOCK:
-            lane = pull.stage_run.lane
-            lane.advance()
-            lane.counters.cpu_s += spent.cpu_s
-            lane.counters.reading_s += spent.seconds
-            pull.stage_run.pulled(pulled)
-            self._after_change(lane.crew)
-            return [pull.stage_run.inlet] if pull.stage_run.cancelled else []
-
     def _after_change(self, own: Crew) -> None:
-        for crew in self.crews.values():
-            if crew is not own:
-                crew.rouse()
-        self.looked_through()
+        """Something has been handed in: wake whoever can do something with it."""
+        if self._forks and self.upcoming is None:
+            self._begin_next()
+        if len(self.crews) > 1:
+            for crew in self.crews.values():
+                if crew is not own:
+                    crew.rouse()
+        self.noticed()
 
-    def looked_through(self) -> bool:
+    def noticed(self) -> None:
         """Wake the reader if there is something for it: a chunk, the end, or a ticket of its own to run."""
+        if not self.reader.waiting:
+            return
         run = self.current
-        revealed = run is not None and run.revealed
-        if run is not None and revealed:
-            run.revealed = False
-            self._rouse()
-        self.spread()
         if run is not None and (run.root.outlet.ready or run.root.over or self.inline):
             self._wake_reader()
         else:
             self.wake_nested_reader()
-        return revealed
 
     @property
     def winds_down(self) -> bool:
@@ -537,12 +530,6 @@ class Engine:
         for crew in self.crews.values():
             crew.rouse()
 
-    def spread(self) -> None:
-        """Wake workers further up, where taking a ticket has made room."""
-        while self.freed:
-            self.freed = False
-            self._rouse()
-
     def pause(self, seconds: float) -> bool:
         """Wait before a retry; False when the loader is closing."""
         return not self.closing.wait(seconds) if seconds else not self.closing.is_set()
@@ -562,7 +549,7 @@ class Engine:
             self.reader.turn()
             with LOCK:
                 self._unsettled = True
-                chunk = run.root.pop()
+                chunk = self._popped(run)
                 if chunk is not None:
                     if self._draws:
                         run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
@@ -576,7 +563,7 @@ class Engine:
                 self.reader.turn()
                 with LOCK:
                     self._unsettled = True
-                    chunk = run.root.pop()
+                    chunk = self._popped(run)
                     if chunk is not None:
                         self._rouse()
                         self._unsettled = False
@@ -590,16 +577,12 @@ class Engine:
                         break
                     nested.waits()
                     found = self._own_job(run)
-                    if found is None and (run.revealed or run.root.outlet.ready or run.root.over):
-                        if run.revealed:
-                            run.revealed = False
-                            self._rouse()
-                        continue  # looking for a ticket has brought something to light
+                    if found is None and (run.root.outlet.ready or run.root.over):
+                        continue  # the last draw has ended the epoch
                     if found is None and self._draws and self.asks and not self.reader.hungry:
                         self.reader.hungry = True
                         self._rouse()
                         continue  # now that it would wait, it gets what was served before
-                    self.spread()
                     if found is None and self.reader.nested is not None:
                         self._rouse()  # whoever is idle now does what this worker would have done
                     # Whoever finds something for the reader from here on wakes it.
@@ -623,6 +606,14 @@ class Engine:
                 if len(self.reader.inside) > 1:
                     self.reader.unpark()  # it may have been meant for the other one
         self.counters.wait_ends(perf_counter())
+        return chunk
+
+    def _popped(self, run: Run) -> Chunk | None:
+        """The next chunk of the epoch, if it is there."""
+        root = run.root
+        chunk = root.pop()
+        if chunk is not None:
+            root.refill()
         return chunk
 
     def ask(self, asks: bool) -> None:
@@ -707,7 +698,7 @@ class Engine:
             job.task.abandoned = True
             self.stuck += 1
             lane = job.stage_run.lane
-            lane.advance()
+            lane.advance(perf_counter())
             lane.crew.replace(worker)
             job.stage_run.again(job)
             self._rouse()

@@ -35,8 +35,6 @@ class Run:
         #: this is the epoch being read, not one begun early
         self.current = False
         self.ended = False
-        #: looking for a ticket has brought samples or stages to light, so it is worth looking again
-        self.revealed = False
         self._by_crew: dict[Any, list[StageRun]] = {}
         self._sources: list[StageRun] = []
         self.root = self._opened(engine.plan.root, epoch, start)
@@ -66,8 +64,11 @@ class Run:
         stage_run = StageRun(
             self, lane, inlet, lambda: [b.stage_run for b in branches if b.stage_run is not None], resumed
         )
+        for branch in branches:
+            branch.feeds(stage_run)
         if isinstance(inlet, JoinedInlet):
             inlet.lack = lambda: stage_run.run.lack_of(stage_run)
+        stage_run.refill()
         return stage_run
 
     def _joined(
@@ -180,24 +181,19 @@ class Run:
         """All that the sources have for this epoch has been given out as tickets."""
         if not self._sources:
             self._sources = [one for one in self.root.walk() if not one.children()]
-        return all(map(_is_sourced_out, self._sources))
+        source, *others = self._sources
+        return source.inlet.ended and all(one.inlet.ended for one in others)
 
     def changed(self) -> None:
         """A stage was started again: what was known of the stages is out of date."""
         self._by_crew.clear()
         self._sources = []
-        self.revealed = True
-        self.engine.reveals += 1
 
     def cancel(self) -> list[Any]:
         """End the epoch. Returns what is to be let go of outside the lock."""
         self.ended = True
         self.current = False
         return self.root.cancel()
-
-
-def _is_sourced_out(stage_run: StageRun) -> bool:
-    return stage_run.inlet.ended
 
 
 def _joint_label(feed: Joined) -> str:
@@ -313,11 +309,19 @@ class _Branch:
         self.stage = stage
         self.last = last
         self.stage_run: StageRun | None = None
+        self._parent: StageRun | None = None
+
+    def feeds(self, parent: StageRun) -> None:
+        """What it makes goes to `parent` from now on."""
+        self._parent = parent
+        if self.stage_run is not None:
+            self.stage_run.parent = parent
 
     def start(self, epoch: int, start: Start) -> None:
         if self.stage_run is not None:
             self.run.engine.garbage += self.run.engine.cancelled(self.stage_run)
         self.stage_run = self.run._opened(self.stage, epoch, start, self.last)
+        self.stage_run.parent = self._parent
         self.run.changed()
 
     def close(self) -> list[Any]:
@@ -335,8 +339,11 @@ class _Branch:
                     queue.upstream.run = run
 
     def pop(self) -> Chunk | None:
-        chunk = None if self.stage_run is None else self.stage_run.pop()
-        self.run.engine.freed |= chunk is not None
+        if self.stage_run is None:
+            return None
+        chunk = self.stage_run.pop()
+        if chunk is not None:
+            self.stage_run.refill()
         return chunk
 
     @property

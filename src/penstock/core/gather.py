@@ -250,6 +250,8 @@ class _Step(NamedTuple):
 class JoinedInlet(Inlet):
     """Chunks of other stages, through a joint. Without one, samples pass as they come."""
 
+    pumps = True
+
     def __init__(
         self,
         epoch: int,
@@ -307,9 +309,26 @@ class JoinedInlet(Inlet):
     # ------------------------------------------------------------------ moving
 
     def available(self, most: int) -> int:
-        while self._passed.count < most and not self._finished and self._step(most - self._passed.count):
-            pass
         return min(self._passed.alike, most)
+
+    def pump(self, most: int) -> None:
+        if not self._eager:
+            self._move(most)
+            return
+        while self._again is not None and not self._finished and self._step(most):
+            pass
+        if self._again is None:
+            self._absorb()
+
+    def draw(self, most: int) -> None:
+        if self._again is None:
+            self._move(most)
+
+    def _move(self, most: int) -> None:
+        """Run the joint until so many samples have passed it, or it waits for more."""
+        passed = self._passed
+        while passed.count < most and not self._finished and self._step(most - passed.count):
+            pass
 
     def _step(self, most: int) -> bool:
         """Move samples towards the stage; False when nothing moved."""
@@ -318,7 +337,7 @@ class JoinedInlet(Inlet):
         if self._again is not None:
             return self._redo_step(self._again)
         if self._eager:
-            self.refresh()
+            self._absorb()
             if self._finished:
                 return True
         for queue in self.queues:
@@ -474,19 +493,25 @@ class JoinedInlet(Inlet):
             return exc
         return StateMismatch(f"the state is damaged: {exc!r}").with_traceback(exc.__traceback__)
 
-    def glance(self, most: int) -> int:
-        if self.joint is None or not self._eager or self._finished or self._again is not None:
-            return self.available(most)
-        self.refresh()
-        return min(self._passed.count, most) or int(self._finished or self.joint.drawable())
-
-    def refresh(self) -> None:
+    def drawable(self) -> bool:
         joint = self.joint
         if joint is None or not self._eager or self._finished or self._again is not None:
-            return
-        (queue,) = self.queues
+            return False
+        self._tell_need(joint)
+        return joint.drawable()
+
+    def _tell_need(self, joint: Joint) -> None:
+        """Tell the joint how much is lacking for the training loop, and whether that waits."""
         lacked, joint.hungry = self.lack()
         joint.lacked = max(0, lacked - self._passed.count)
+
+    def _absorb(self) -> None:
+        """Let the joint take in what has come, whether it passes anything on or not."""
+        joint = self.joint
+        if joint is None or self._finished:
+            return
+        (queue,) = self.queues
+        self._tell_need(joint)
         queue.begin_step()
         try:
             while joint.absorb(self.queues) and self._fill(queue):

@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from penstock.core.redo import BEGINNING, Redo, Start, given
+from penstock.core.redo import BEGINNING, Start, given
 from penstock.errors import StateMismatch
 from penstock.ops.op import Length
 from penstock.program.chunk import ErrorRecord, Failure, Origin, Ticket
@@ -43,15 +43,20 @@ _SHARDS = 32
 
 
 class Inlet(ABC):
-    """Cuts the tickets of one stage in one epoch."""
+    """Cuts the tickets of one stage in one epoch. Only `pump`, `draw` and `cut` move samples."""
 
     epoch: int
     #: the upstream has ended in this, which still has to be passed on
     failure: Failure | None
+    #: takes its samples from other stages, by `pump`
+    pumps: ClassVar[bool] = False
+    #: of a stream: it is time for a worker to read on, and one is reading
+    wants_pull: bool = False
+    pulling: bool = False
 
     @abstractmethod
     def available(self, most: int) -> int:
-        """How many samples a ticket could have now, counting no further than `most`."""
+        """How many samples a ticket of at most `most` units could have now."""
 
     def share(self, workers: int, usual: int) -> int:
         """The most units that one of so many workers should take, so that the others get some too.
@@ -60,12 +65,15 @@ class Inlet(ABC):
         """
         return sys.maxsize
 
-    def glance(self, most: int) -> int:
-        """Whether a ticket could be cut, for one who only looks. The samples may have to be drawn first."""
-        return self.available(most)
+    def pump(self, most: int) -> None:
+        """Take in what the stages before have made, until a ticket of `most` units could be cut."""
 
-    def refresh(self) -> None:
-        """Take in what has come, even if no ticket is cut."""
+    def draw(self, most: int) -> None:
+        """Choose what goes into the next ticket, of at most `most` units, where that is done at the last moment."""
+
+    def drawable(self) -> bool:
+        """Whether `draw` would find something."""
+        return False
 
     @property
     def lacks(self) -> str:
@@ -211,44 +219,49 @@ class PositionInlet(Inlet):
         _check_positions(redo.places, stop)
         if start.only_wanted:
             stop = 0
-        #: what is still to be read and where that comes from, and the part of it that tickets are cut from
-        self._ranges = self._to_come(redo, at, stop, part)
-        self._now: tuple[range, Origin] = range(0), self._read
+        #: ranges that are made again, and then those that are read
+        self._redo_ranges = _runs_of(redo.places)
+        self._ranges = iter((range(at, stop),)) if part is None else part.ranges(at, stop)
+        #: the range that tickets are cut from, where that comes from, and how much is left of it
+        self._now = range(0)
+        self._origin: Origin = self._redone
+        self._left = 0
+        self._go_on()
 
-    def _to_come(self, redo: Redo, at: int, stop: int, part: Part | None) -> Iterator[tuple[range, Origin]]:
-        for run in _runs_of(redo.places):
-            yield run, self._redone
-        for run in (range(at, stop),) if part is None else part.ranges(at, stop):
-            yield run, self._read
-
-    def _left(self) -> int:
-        """How much there is left of this range; goes on to the next one at its end."""
-        while not self._now[0]:
-            found = next(self._ranges, None)
+    def _go_on(self) -> None:
+        """Go on to the next range that is not empty."""
+        while not self._left:
+            found = next(self._redo_ranges, None)
             if found is None:
-                return 0
-            self._now = found
-        return len(self._now[0])
+                found, self._origin = next(self._ranges, None), self._read
+            if found is None:
+                return
+            self._now, self._left = found, len(found)
 
     def available(self, most: int) -> int:
-        return min(most * self.unit, self._left())
+        wanted, left = most * self.unit, self._left
+        return wanted if wanted < left else left
 
     def share(self, workers: int, usual: int) -> int:
-        left = self._left()
+        left = self._left
         if workers == 1 or left > _MANY:
             return sys.maxsize
         return _shared(-(-left // self.unit), workers, usual)
 
     def cut(self, count: int) -> Ticket:
-        now, origin = self._now
-        positions = now[:count]
-        self._now = now[count:], origin
+        origin = self._origin
+        positions = self._now[:count]
+        self._now = self._now[count:]
+        self._left -= count
         redo = origin is self._redone
-        return Ticket(self.epoch, positions.start, positions.stop, positions.step, origin=origin, redo=redo)
+        ticket = Ticket(self.epoch, positions.start, positions.stop, positions.step, origin=origin, redo=redo)
+        if not self._left:
+            self._go_on()
+        return ticket
 
     @property
     def ended(self) -> bool:
-        return not self._left()
+        return not self._left
 
 
 def _check_positions(places: Sequence[Place], stop: int) -> None:
@@ -407,7 +420,7 @@ class StreamInlet(Inlet):
         return self._finished and not self._count
 
     @property
-    def wants_pull(self) -> bool:
+    def wants_pull(self) -> bool:  # type: ignore[override]
         return not self.pulling and not self._finished and not self._count
 
     def pull(self, most: int, worker_name: str) -> Pulled:

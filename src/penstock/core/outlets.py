@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from penstock.places import plain_places
 from penstock.program.chunk import Chunk, Loss, Ticket
@@ -31,6 +31,9 @@ __all__ = ["Alternating", "AsDone", "InOrder", "Outlet"]
 
 class Outlet(ABC):
     """Where the chunks of a stage wait for what comes next."""
+
+    #: goes by which tickets are issued, so it is told of each, and when there are no more
+    follows: ClassVar[bool] = True
 
     def __init__(self) -> None:
         #: chunks that may leave now, and how many samples are in them
@@ -57,8 +60,8 @@ class Outlet(ABC):
     def done(self, number: int) -> None:
         """Ticket `number` has no more chunks."""
 
-    def no_more(self, tickets: int) -> None:
-        """No ticket from number `tickets` on will be issued."""
+    def no_more(self) -> None:
+        """No more tickets will be issued."""
 
     def sets_aside(self, number: int) -> bool:
         """Whether ticket `number` only makes samples again that a joint further on had kept."""
@@ -85,6 +88,8 @@ class Outlet(ABC):
 class InOrder(Outlet):
     """The order of the tickets."""
 
+    follows = False
+
     def __init__(self) -> None:
         super().__init__()
         self._waiting: dict[int, list[Chunk]] = {}
@@ -103,12 +108,17 @@ class InOrder(Outlet):
             self._waiting.setdefault(number, []).append(chunk)
 
     def done(self, number: int) -> None:
-        self._done.add(number)
-        while self._head in self._done:
-            self._done.remove(self._head)
-            self._head += 1
+        if number != self._head:
+            self._done.add(number)
+            return
+        self._head = number + 1
+        while self._waiting or self._done:
             for chunk in self._waiting.pop(self._head, ()):
                 self._release(chunk)
+            if self._head not in self._done:
+                return
+            self._done.remove(self._head)
+            self._head += 1
 
 
 class AsDone(Outlet):
@@ -380,7 +390,7 @@ class Alternating(Outlet):
         self._free += 1
         return _reserved(self._free - 1)
 
-    def no_more(self, tickets: int) -> None:
+    def no_more(self) -> None:
         if not self._ended:
             self._ended = True
             self._redone()

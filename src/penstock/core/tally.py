@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.budget import Budget
-from penstock.core.stage import Lane
+from penstock.core.lane import Lane
 from penstock.plan.plan import Joined, Plan, Stage
 
 if TYPE_CHECKING:

@@ -7,24 +7,19 @@ All of them wait only where they park, and only for a runnable ticket.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from functools import partial
+from time import perf_counter, thread_time
 from typing import Any
 
-from penstock.core.stage import Job, Pull
+from penstock.core.lane import Job, Pull
 from penstock.core.workers import HERE, LOCK, Crew, out_of
 from penstock.program.calls import interrupted
 from penstock.program.chunk import Chunk
-from penstock.program.program_async import chunks_async
+from penstock.program.program_async import chunks_async, whole_async
 from penstock.program.sizing import PAUSE_S
 from penstock.program.task import Abandoned, Bench, Post, Task
-from penstock.stats.watch import Watch
 from penstock.trees import nbytes
 
-__all__ = ["HandIn", "discard", "execute", "joined", "work", "work_async"]
-
-#: hands in what a job has made, under the lock; returns what is to be let go of outside of it
-HandIn = Callable[[], list[Any]]
+__all__ = ["discard", "execute", "weighed", "work", "work_async"]
 
 
 def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
@@ -39,9 +34,10 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
 
 
 def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
-    """Nothing here may hold on to a job: it leads to the loader, and its worker outlives that."""
+    """While it waits, nothing here may hold on to a job: it leads to the loader, and its worker outlives that."""
     HERE.crew = crew
-    worker.turn()
+    turn = worker.turn
+    turn()
     if crew.closed:
         return
     if grow:
@@ -50,27 +46,25 @@ def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     job: Job | Pull | None = out_of(first)
     if job is None:
         return
-    hand_in = _run(job, worker)
-    job = None
+    run(job, worker)
     if worker not in crew.workers:
         with LOCK:
             crew.enlist(worker)
     while True:
-        worker.turn()
+        turn()
         with LOCK:
             # Handing in and taking the next ticket are one visit to the lock.
-            garbage = hand_in() if hand_in is not None else []
+            garbage = () if job is None else job.stage_run.run.engine.handed_in(job, worker)
             ends = crew.closed or worker.retired
             job = None if ends else crew.take(worker)
-        discard(garbage)
-        hand_in = None
-        if job is None:
-            if ends or worker.retired:
-                return
-            worker.park()
+        if garbage:
+            discard(garbage)
+        if job is not None:
+            run(job, worker)
+        elif ends or worker.retired:
+            return
         else:
-            hand_in = _run(job, worker)
-            job = None
+            worker.park()
 
 
 async def work_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
@@ -92,133 +86,156 @@ async def _life_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: A
     if job is None:
         return
     while True:
-        if isinstance(job, Pull):
-            execute(job, worker)
+        if isinstance(job, Job):
+            await _run_async(job, worker)
         elif job is not None:
-            await _execute_async(job, worker)
+            _pull(job, worker)
         with LOCK:
-            if crew.closed:
-                return
-            job = crew.take(worker)
-        if worker.retired:
-            return
+            garbage = () if job is None else job.stage_run.run.engine.handed_in(job, worker)
+            ends = crew.closed or worker.retired
+            job = None if ends else crew.take(worker)
+        if garbage:
+            discard(garbage)
         if job is None:
+            if ends or worker.retired:
+                return
             await worker.park()
 
 
 def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
     """Run one job up to its end, or until it has run long enough, and hand in what came out."""
-    hand_in = _run(job, worker, inline)
-    if hand_in is not None:
-        worker.turn()
-        discard(hand_in())
+    run(job, worker, inline)
+    worker.turn()
+    with LOCK:
+        garbage = job.stage_run.run.engine.handed_in(job, worker)
+    discard(garbage)
 
 
-def _run(job: Job | Pull, worker: Any, inline: bool = False) -> HandIn | None:
-    """Run one job. Returns what is to be called to hand in what came out; that returns what to let go of."""
-    run = job.stage_run.run
-    if isinstance(job, Pull):
-        inlet: Any = job.stage_run.inlet
-        watch = Watch()
-        pulled = inlet.pull(job.most, worker.name)
-        return partial(run.engine.pulled, job, pulled, watch.spent)
-    stint = _Stint(job, worker, Watch())
+def run(job: Job | Pull, worker: Any, inline: bool = False) -> None:
+    """Run one job. What came out is left in it, to be handed in."""
+    if type(job) is Pull:
+        _pull(job, worker)
+        return
+    assert isinstance(job, Job)
+    engine = job.stage_run.run.engine
+    lane = job.stage_run.lane
+    began = perf_counter()
+    cpu_began = thread_time() if began >= lane.counters.cpu_due else None
+    parts: list[Chunk] = []
+    done = True
     try:
-        if run.engine.blocks is not None:
-            run.engine.blocks.trim()
-        program = job.stage_run.lane.program
-        begins = job.chunks is None
-        if begins:
-            _task(job, worker, inline)
-        elif job.task.worker_name != worker.name:
-            # Another worker has paused it, and uses its own functions and generator for something else by now.
-            job.task.bench = _post(job, worker, inline).bench
-        job.task.worker_name = worker.name
-        run.engine.tasks[worker] = job
-        if begins:
+        if engine.blocks is not None:
+            engine.blocks.trim()
+        if job.chunks is None:
+            task = _task(job, worker, inline)
+            engine.tasks[worker] = job
             # One unit of a program that makes nothing more of it needs no generator.
-            whole = program.simple and job.expected == 1
-            job.chunks = (program.whole(job.ticket, job.task),) if whole else program.chunks(job.ticket, job.task)
-        for chunk in job.chunks:
-            if stint.add(chunk):
-                break
+            if lane.program.simple and job.expected == 1:
+                parts.append(lane.program.whole(job.ticket, task))
+            else:
+                job.chunks = lane.program.chunks(job.ticket, task)
+                done = _advanced(job, parts, began)
         else:
-            stint.done = True
+            _taken_over(job, worker, inline)
+            engine.tasks[worker] = job
+            done = _advanced(job, parts, began)
     except Abandoned:
         worker.retired = True
-        return None
+        return
     except BaseException as exc:
         if inline and isinstance(exc, KeyboardInterrupt):
-            run.engine.dropped(job, worker)
+            engine.dropped(job, worker)
             raise
-        stint.broken(exc)
-    return stint.ended()
+        parts.append(job.broken(exc))
+    _ended(job, parts, done, began)
+    job.cpu_s = None if cpu_began is None else thread_time() - cpu_began
 
 
-async def _execute_async(job: Job, worker: Any) -> None:
+def _advanced(job: Job, parts: list[Chunk], began: float) -> bool:
+    """Add chunks to `parts` until it is time to hand them in; True if the ticket has no more."""
+    for chunk in job.chunks:
+        parts.append(chunk)
+        if chunk.final or chunk.failure is not None:
+            return True
+        if _enough(job, chunk, began):
+            return False
+    return True
+
+
+def _ended(job: Job, parts: list[Chunk], done: bool, began: float) -> None:
+    """Nothing is in hand any more: what was made is ready to be handed in."""
+    if job.task is not None:
+        job.task.rest()
+    job.finished(parts, done)
+    if job.made is not None and job.stage_run.lane.budget.bounded:
+        weighed(job)
+    job.ended = now = perf_counter()
+    job.seconds = now - began
+
+
+def weighed(job: Job, in_blocks: int = 0) -> None:
+    """Say what the chunk of a job weighs: at least as much as its blocks do."""
+    chunk = job.made
+    assert chunk is not None
+    chunk.nbytes = max(in_blocks, sum(map(nbytes, chunk.samples)))
+    job.made_bytes = 0
+
+
+def _pull(pull: Pull, worker: Any) -> None:
+    began = perf_counter()
+    pull.pulled = pull.stage_run.inlet.pull(pull.most, worker.name)
+    pull.ended = now = perf_counter()
+    pull.seconds = now - began
+
+
+async def _run_async(job: Job, worker: Any) -> None:
     """The same on an event loop."""
-    stint = _Stint(job, worker, Watch(cpu=False))
+    engine, lane = job.stage_run.run.engine, job.stage_run.lane
+    began = perf_counter()
+    parts: list[Chunk] = []
+    done = True
     try:
-        if job.task is not None and job.task.worker_name != worker.name:
-            job.task.bench = _post(job, worker, False).bench
-            job.task.worker_name = worker.name
         if job.chunks is None:
-            job.chunks = chunks_async(job.stage_run.lane.program, job.ticket, _task(job, worker, False))
-        job.stage_run.run.engine.tasks[worker] = job
-        async for chunk in job.chunks:
-            if stint.add(chunk):
-                break
+            task = _task(job, worker, False)
+            engine.tasks[worker] = job
+            if lane.program.simple and job.expected == 1:
+                parts.append(await whole_async(lane.program, job.ticket, task))
+            else:
+                job.chunks = chunks_async(lane.program, job.ticket, task)
+                done = await _advanced_async(job, parts, began)
         else:
-            stint.done = True
-        if stint.done:
-            await job.chunks.aclose()
+            _taken_over(job, worker, False)
+            engine.tasks[worker] = job
+            done = await _advanced_async(job, parts, began)
     except BaseException as exc:
         if interrupted(exc):
             raise
-        stint.broken(exc)
-    discard(stint.ended()())
+        parts.append(job.broken(exc))
+    _ended(job, parts, done, began)
 
 
-class _Stint:
-    """One worker's time with one job: the chunks it has made, and whether the job is done."""
-
-    __slots__ = ("done", "job", "parts", "watch", "worker")
-
-    def __init__(self, job: Job, worker: Any, watch: Watch) -> None:
-        self.job = job
-        self.worker = worker
-        self.parts: list[Chunk] = []
-        self.done = False
-        self.watch = watch
-
-    def add(self, chunk: Chunk) -> bool:
-        """One more chunk; True if it is time to hand in."""
-        self.parts.append(chunk)
-        self.done = chunk.final or chunk.failure is not None
-        return self.done or _enough(self.job, chunk, self.watch)
-
-    def broken(self, exc: BaseException) -> None:
-        """It ended in what is not the failure of a single call."""
-        self.parts.append(self.job.broken(exc))
-        self.done = True
-
-    def ended(self) -> HandIn:
-        """Nothing is in hand any more. Returns what hands in what came out."""
-        job = self.job
-        if job.task is not None:
-            job.task.rest()
-        chunk = joined(job, self.parts, self.done)
-        return partial(job.stage_run.run.engine.handed_in, job, self.worker, chunk, self.done, self.watch.spent)
+async def _advanced_async(job: Job, parts: list[Chunk], began: float) -> bool:
+    done = True
+    async for chunk in job.chunks:
+        parts.append(chunk)
+        if chunk.final or chunk.failure is not None:
+            break
+        if _enough(job, chunk, began):
+            done = False
+            break
+    if done:
+        await job.chunks.aclose()
+    return done
 
 
-def _enough(job: Job, chunk: Chunk, watch: Watch) -> bool:
+def _enough(job: Job, chunk: Chunk, began: float) -> bool:
     """Whether the job has run long enough, or made enough, to hand in what it has."""
     budget = job.stage_run.lane.budget
     if budget.bounded:
         job.made_bytes += sum(map(nbytes, chunk.samples))
         if job.made_bytes >= budget.portion:
             return True
-    return watch.elapsed_s > PAUSE_S
+    return perf_counter() - began > PAUSE_S
 
 
 def _post(job: Job, worker: Any, inline: bool) -> Post:
@@ -255,25 +272,14 @@ def _task(job: Job, worker: Any, inline: bool) -> Task:
     return task
 
 
-def joined(job: Job, parts: list[Chunk], done: bool) -> Chunk | None:
-    """The chunks of a job as one, without what it had handed in before it was begun again."""
-    if not parts:
-        return None
-    in_blocks = sum(part.nbytes for part in parts)
-    chunk = job.progress.news(Chunk.join(parts), job.ticket)
-    if not done:
-        job.progress.handed_in(chunk, job.ticket)
-    lane = job.stage_run.lane
-    if lane.identities is not None:
-        lane.identities.note(job.stage_run.inlet.epoch, chunk.places)
-    chunk.nbytes = 0
-    if lane.budget.bounded:
-        chunk.nbytes = max(in_blocks, sum(map(nbytes, chunk.samples)))
-        job.made_bytes = 0
-    return chunk
+def _taken_over(job: Job, worker: Any, inline: bool) -> None:
+    """Go on with a job that was paused, with this worker's own functions: those of another may be in use."""
+    if job.task.worker_name != worker.name:
+        job.task.bench = _post(job, worker, inline).bench
+        job.task.worker_name = worker.name
 
 
-def discard(garbage: list[Any]) -> None:
+def discard(garbage: Any) -> None:
     """Close what is open in it and let go of it. Runs functions of the user's, so never under the lock."""
     for item in garbage:
         close = getattr(item, "close", None)
@@ -283,4 +289,5 @@ def discard(garbage: list[Any]) -> None:
             close()
         except Exception as exc:
             warnings.warn(f"closing an iterator raised {exc!r}", RuntimeWarning, stacklevel=2)
-    garbage.clear()
+    if garbage:
+        garbage.clear()

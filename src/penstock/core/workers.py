@@ -16,10 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from penstock import system
-from penstock.core.stage import Job, Pull, StageRun
+from penstock.core.lane import Job, Pull
+from penstock.core.stage import StageRun
 from penstock.executors import find_executor
 from penstock.executors.executor import Executor, Worker
 from penstock.plan.plan import Site
@@ -42,17 +43,15 @@ def nested() -> bool:
 
 _numbers = count(1)
 
-Found = TypeVar("Found")
-
 
 class Client(Protocol):
     """A loader, as a crew sees it."""
 
-    #: how often looking for a ticket has brought something to light
-    reveals: int
-
     def stage_runs(self, crew: Crew) -> list[StageRun]:
         """The stages that may have tickets for `crew`, the most urgent first."""
+
+    def noticed(self) -> None:
+        """A worker has looked for a ticket, and may have taken one: the reader is woken if something came of it."""
 
     def wake_nested_reader(self) -> None:
         """A worker has begun to wait in a pipeline of its own."""
@@ -69,9 +68,6 @@ class Client(Protocol):
     @property
     def winds_down(self) -> bool:
         """There will be no more tickets, in this epoch or another."""
-
-    def looked_through(self) -> bool:
-        """None of them had a ticket. Looking may have brought something to light: then look again."""
 
 
 class Crew:
@@ -103,7 +99,6 @@ class Crew:
         #: woken, and not here yet. One at a time: where the interpreter lock is what there is
         #: too little of, it takes long to come, and more of them would only stand in the way
         self._coming: set[Worker] = set()
-        self._looking = False
         #: the first tickets of workers that are being started
         self._starting: set[Job | Pull] = set()
         self._turn = 0
@@ -122,36 +117,48 @@ class Crew:
         if client not in self.clients:
             self._clients = [weakref.ref(one) for one in [*self.clients, client]]
 
-    def find(self, what: Callable[[StageRun], Found]) -> Found | None:
-        """The first thing that `what` finds in a stage: round robin between loaders, downstream first."""
+    def _job(self, worker: Worker | None) -> Job | Pull | None:
+        """A ticket from one of the loaders: round robin between them, downstream first."""
         clients = self._clients
         for number in range(len(clients)):
             client = clients[(self._turn + number) % len(clients)]()
-            looking = client is not None
-            while looking and client is not None:
-                before = client.reveals
-                stage_run = None
-                try:
-                    for stage_run in client.stage_runs(self):
-                        found = what(stage_run)
-                        if found:
-                            self._turn = (self._turn + number + 1) % len(clients)
-                            return found
-                    # It may have been another crew, woken by this look, that brought something to light.
-                    looking = client.looked_through() or client.reveals != before
-                except BaseException as exc:
-                    where = "" if stage_run is None else f" in {stage_run.lane.stage.label}"
-                    take_note(exc, f"a fault inside penstock, while it looked for work{where}")
-                    client.failed(exc)
-                    if _interrupts(exc):
-                        raise
-                    break
+            if client is None:
+                continue
+            stage_run = job = None
+            try:
+                for stage_run in client.stage_runs(self):
+                    job = stage_run.take(worker)
+                    if job is not None:
+                        break
+                client.noticed()
+            except BaseException as exc:
+                _blame(client, stage_run, exc)
+            if job is not None:
+                if len(clients) > 1:
+                    self._turn = (self._turn + number + 1) % len(clients)
+                return job
         return None
+
+    def _runnable(self, worker: Worker | None = None) -> bool:
+        """Whether there is a ticket, for `worker` if it matters who takes it. Changes nothing."""
+        for reference in self._clients:
+            client = reference()
+            if client is None:
+                continue
+            stage_run = None
+            try:
+                for stage_run in client.stage_runs(self):
+                    if stage_run.runnable(worker):
+                        return True
+            except BaseException as exc:
+                _blame(client, stage_run, exc)
+        return False
 
     def take(self, worker: Worker) -> Job | Pull | None:
         """A ticket for `worker`; None puts it among the idle, or retires it if there will be no more."""
-        self._coming.discard(worker)
-        job = self.find(partial(StageRun.take, worker=worker) if self.executor.remote else StageRun.take)
+        if self._coming:
+            self._coming.discard(worker)
+        job = self._job(worker)
         if job is None:
             if not self.shared and not self._starting and all(client.winds_down for client in self.clients):
                 worker.retired = True
@@ -161,22 +168,22 @@ class Crew:
             elif worker not in self.idle:
                 self.idle.append(worker)
             return None
-        job.stage_run.run.engine.spread()
-        self.rouse()
+        if self.idle or len(self.workers) < self.size:
+            self.rouse()
         return job
 
     def rouse(self) -> None:
         """If there is a runnable ticket, wake or start one worker for it."""
-        if self._coming or self._looking or self.closed:
+        if self._coming or self.closed:
             return
-        if not self.idle:
+        if self.idle:
+            worker = self._able()
+            if worker is not None:
+                self._wake(worker)
+        elif len(self.workers) < self.size:
             job = self.opening()
             if job is not None:
                 self.start(job, grow=True)
-            return
-        worker = self._able()
-        if worker is not None:
-            self._wake(worker)
 
     def _wake(self, worker: Worker) -> None:
         self.idle.remove(worker)
@@ -185,7 +192,7 @@ class Crew:
 
     def nudge(self) -> None:
         """As `rouse`, where there is surely something to do: an idle worker looks for itself."""
-        if self._coming or self._looking or self.closed or not self.idle or self.executor.remote:
+        if self._coming or self.closed or not self.idle or self.executor.remote:
             self.rouse()
         else:
             self._wake(self.idle[-1])
@@ -193,11 +200,9 @@ class Crew:
     def _able(self) -> Worker | None:
         """An idle worker for which there is something to do."""
         if not self.executor.remote:
-            return self.idle[-1] if self._look(StageRun.runnable) else None
+            return self.idle[-1] if self._runnable() else None
         # A ticket that was paused in a process can be gone on with only there.
-        return next(
-            (one for one in reversed(self.idle) if self._look(partial(StageRun.runnable, worker=one))), None
-        )
+        return next((one for one in reversed(self.idle) if self._runnable(one)), None)
 
     @property
     def stretched(self) -> bool:
@@ -206,9 +211,9 @@ class Crew:
 
     def opening(self) -> Job | Pull | None:
         """A runnable ticket that nobody is here for, and for which a worker is to be started."""
-        if self._complete or self.idle or self._looking or self.closed or self.executor.inline:
+        if self._complete or self.idle or self.closed or self.executor.inline:
             return None
-        job = self._look(StageRun.take)
+        job = self._job(None)
         if job is not None:
             self._starting.add(job)
         return job
@@ -235,7 +240,6 @@ class Crew:
         with LOCK:
             self._starting.discard(job)
             self.enlist(worker)
-            job.stage_run.run.engine.spread()
             if not self.closed:
                 return
         # Closed meanwhile, by someone who could not know of this worker.
@@ -251,20 +255,11 @@ class Crew:
 
     def resettle(self, client: Client) -> None:
         """The reader of `client` was stopped in the middle of a change here: all workers say anew what they do."""
-        self._looking = False
         self._starting = {job for job in self._starting if job.stage_run.run.engine is not client}
         self._coming.clear()
         self.idle.clear()
         for worker in self.workers:
             worker.unpark()
-
-    def _look(self, what: Callable[[StageRun], Found]) -> Found | None:
-        """As `find`. Looking may bring something to light and rouse all crews; this one will see it by itself."""
-        self._looking = True
-        try:
-            return self.find(what)
-        finally:
-            self._looking = False
 
     def _cannot_grow(self, exc: Exception) -> None:
         """The system gives no more workers: those that are here do the work, or nobody can."""
@@ -349,6 +344,15 @@ class Crew:
                     RuntimeWarning,
                     stacklevel=3,
                 )
+
+
+def _blame(client: Client, stage_run: StageRun | None, exc: BaseException) -> None:
+    """Something went wrong while a ticket was looked for: the loader's epoch ends in it."""
+    where = "" if stage_run is None else f" in {stage_run.lane.stage.label}"
+    take_note(exc, f"a fault inside penstock, while it looked for work{where}")
+    client.failed(exc)
+    if _interrupts(exc):
+        raise exc
 
 
 def _interrupts(exc: BaseException) -> bool:

@@ -86,16 +86,19 @@ class Program:
 
     def whole(self, ticket: Ticket, task: Task) -> Chunk:
         """The one chunk of a ticket of one unit, for a program that is `simple`."""
-        if ticket.samples is not None:
-            chunk = Chunk(ticket.samples, ticket.places)
-        else:
-            chunk = self._read(ticket.positions, task)
+        chunk = self.begun(ticket, task)
         for part in _singly(self._parts, task):
             chunk = self.after(part, chunk, task)
         if type(chunk.samples) is not list:
             chunk.samples = list(chunk.samples)
         chunk.final = True
         return chunk
+
+    def begun(self, ticket: Ticket, task: Task) -> Chunk:
+        """All samples of a ticket, as they come into the stage."""
+        if ticket.samples is not None:
+            return Chunk(ticket.samples, ticket.places)
+        return self._read(ticket.positions, task)
 
     def after(self, part: Part, chunk: Chunk, task: Task) -> Chunk:
         """`chunk` after a part that makes no more samples than it gets."""

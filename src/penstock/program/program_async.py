@@ -11,7 +11,23 @@ from penstock.program.expand import expanded_async
 from penstock.program.program import Program, finished
 from penstock.program.task import Task
 
-__all__ = ["chunks_async"]
+__all__ = ["chunks_async", "whole_async"]
+
+
+async def whole_async(program: Program, ticket: Ticket, task: Task) -> Chunk:
+    """The one chunk of a ticket of one unit, for a program that is `simple`."""
+    chunk = program.begun(ticket, task)
+    for step in program.steps:
+        if not chunk.samples:
+            break
+        calls = Calls(task, step, chunk.samples, chunk.places)
+        results = await step.op.run_async(chunk.samples, calls)
+        calls.over()
+        chunk = finished(step, chunk, calls, results)
+    if type(chunk.samples) is not list:
+        chunk.samples = list(chunk.samples)
+    chunk.final = True
+    return chunk
 
 
 async def chunks_async(program: Program, ticket: Ticket, task: Task) -> AsyncIterator[Chunk]:

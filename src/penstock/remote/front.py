@@ -12,14 +12,15 @@ import os
 import signal
 import weakref
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from math import inf
 from time import perf_counter
 from typing import Any
 
-from penstock.core.stage import Job, Pull
-from penstock.core.work import HandIn, discard, joined
+from penstock.core.lane import Job, Pull
+from penstock.core.work import discard, weighed
 from penstock.core.workers import LOCK, Crew, out_of
 from penstock.errors import PenstockError, WorkerDied
 from penstock.executors.processes import ProcessExecutor, ProcessWorker
@@ -36,7 +37,6 @@ from penstock.remote.remote_task import RemoteTask, described
 from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
 from penstock.remote.wire import OTHER, Gone, Late, Message, Reply
-from penstock.stats.watch import NOTHING, Spent
 
 __all__ = ["work_remote"]
 
@@ -51,6 +51,9 @@ _DEATHS_RUNNING = 100
 
 #: how long workers of a pool have to end at the end of the interpreter
 _EXIT_S = 0.5
+
+#: hands in what a ticket has made, under the lock; returns what is to be let go of outside of it
+HandIn = Callable[[], list[Any]]
 
 _tickets = count(1)
 #: crews with worker processes; guarded by LOCK
@@ -178,7 +181,6 @@ class _Front:
             ahead = running.stage_run.take_ahead()
             if ahead is not None:
                 jobs.append(ahead)
-                running.stage_run.run.engine.spread()
         return jobs
 
     def forgo(self) -> None:
@@ -355,17 +357,23 @@ class _Front:
             job.chunks = _Paused(self, sent.ticket)
             job.owner = self.worker
             self.paused[sent.ticket] = weakref.ref(job)
-        return [self._handing_in(job, chunk, done, Spent(reply.seconds, reply.cpu_s))]
+        return [self._handing_in(job, chunk, done, reply.seconds, reply.cpu_s)]
 
-    def _handing_in(self, job: Job, chunk: Chunk, done: bool, spent: Spent = NOTHING) -> HandIn:
-        made = joined(job, [chunk], done)
+    def _handing_in(
+        self, job: Job, chunk: Chunk, done: bool, seconds: float = 0.0, cpu_s: float | None = None
+    ) -> HandIn:
+        in_blocks, chunk.nbytes = chunk.nbytes, 0
+        job.finished([chunk], done)
+        if job.stage_run.lane.budget.bounded:
+            weighed(job, in_blocks)
+        job.seconds, job.cpu_s, job.ended = seconds, cpu_s, perf_counter()
         after = self.out[0].job if self.out else None
 
         def hand_in() -> list[Any]:
             engine = job.stage_run.run.engine
             if after is not None and after.ahead:
                 after.stage_run.promoted(after)
-            garbage: list[Any] = engine.handed_in(job, self.worker, made, done, spent)
+            garbage: list[Any] = engine.handed_in(job, self.worker)
             if after is not None:
                 engine.tasks[self.worker] = after
             return garbage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.core.stage import Job, Lane
+from penstock.core.lane import Job, Lane
 from penstock.ops.op import Op
 from penstock.program.chunk import Chunk, ErrorRecord, Failure
 from penstock.program.desk import READING, Desk, Sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.core.stage import Job
+from penstock.core.lane import Job
 from penstock.errors import NotCarried
 from penstock.memory.codec import Layout, layout_of
 from penstock.program.chunk import ErrorRecord, Failure

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 __all__ = ["ReaderCounters", "StageCounters"]
 
+#: how often the CPU time of a ticket is measured: reading that clock is a system call, and takes some microseconds
+_MEASURE_S = 0.005
+
 
 class StageCounters:
     """Seconds by what the slots of one stage did, and samples made."""
@@ -17,7 +20,9 @@ class StageCounters:
         "_fill",
         "_fill_s",
         "_last",
+        "_unmeasured_s",
         "blocked",
+        "cpu_due",
         "cpu_s",
         "reading_s",
         "samples",
@@ -36,9 +41,20 @@ class StageCounters:
         self.samples = 0
         #: idle slots wait for room, not for input
         self.blocked = False
+        #: from when on the CPU time of the next ticket is measured
+        self.cpu_due = now
+        self._unmeasured_s = 0.0
         self._fill_s = 0.0
         self._fill = 0.0
         self._last = now
+
+    def worked(self, seconds: float, cpu_s: float | None) -> None:
+        """A ticket took so long. If its CPU time was measured, it stands for all since the last that was."""
+        self._unmeasured_s += seconds
+        if cpu_s is not None and seconds > 0:
+            self.cpu_s += cpu_s * (self._unmeasured_s / seconds)
+            self._unmeasured_s = 0.0
+            self.cpu_due = self._last + _MEASURE_S
 
     def advance(self, now: float, idle: int, working: int, fill: float) -> None:
         """Until `now`, `idle` slots had nothing to do and `working` had; the outlet was filled so far."""
