@@ -55,7 +55,7 @@ PLACES: dict[str, tuple[Any, str, set[str]]] = {
     "restoring the order": (reorder.InOrder, "put", set()),
     "ending a ticket": (reorder.InOrder, "done", set()),
     "joining chunks": (Job, "finished", set()),
-    "telling that something came": (Engine, "noticed", set()),
+    "telling that something came": (Engine, "noticed", {"inline"}),
     "sending a ticket": (remote._Front, "_send_run", {"inline", "thread", "threads", "async"}),
     "reading an answer": (remote._Front, "_on_chunk", {"inline", "thread", "threads", "async"}),
     "tidying": (remote._Front, "tidy", {"inline", "thread", "threads", "async"}),

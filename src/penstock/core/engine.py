@@ -406,19 +406,22 @@ class Engine:
         run, self.upcoming = self.upcoming, None
         return [] if run is None else run.cancel()
 
-    def stage_runs(self, crew: Crew) -> list[StageRun]:
+    def stage_runs(self, crew: Crew) -> Sequence[StageRun]:
         """The stages that may have tickets for `crew`, downstream first, and those of the current epoch first."""
         run, upcoming = self.current, self.upcoming
-        found = [] if run is None else run.stage_runs(crew)
-        return found if upcoming is None else found + upcoming.stage_runs(crew)
+        found = () if run is None else run.stage_runs(crew)
+        return found if upcoming is None else [*found, *upcoming.stage_runs(crew)]
 
-    def _begin_next(self) -> None:
+    def goes_on(self) -> bool:
         """Begin the next epoch once this one's tickets are all out, if that is possible."""
         run = self.current
-        if run is None or run.epoch >= self.last_epoch or not run.sourced_out or not self._may_fork():
-            return
+        if not self._forks or self.upcoming is not None or run is None or run.epoch >= self.last_epoch:
+            return False
+        if not run.sourced_out or not self._may_fork():
+            return False
         self.upcoming = Run(self, run.epoch + 1, BEGINNING)
         self._rouse()
+        return True
 
     def _may_fork(self) -> bool:
         """Whether an epoch may be begun before the one before it is over."""
@@ -452,7 +455,7 @@ class Engine:
             lane.advance(job.ended)
             counters.reading_s += job.seconds
             stage_run.pulled(job.pulled)
-            self._after_change(lane.crew)
+            self._after_change(lane.crew, worker)
             return [stage_run.inlet] if stage_run.cancelled else []
         if self.tasks.get(worker) is job:
             del self.tasks[worker]
@@ -467,7 +470,7 @@ class Engine:
         lane.sizer.record(units if job.done else max(units // 4, 1), job.seconds)
         stage_run.put(job)
         if not (lane.stage.gathered and self._at_ease(stage_run)):
-            self._after_change(lane.crew)
+            self._after_change(lane.crew, worker)
         return [job] if stage_run.cancelled else []
 
     def _at_ease(self, stage_run: StageRun) -> bool:
@@ -486,15 +489,20 @@ class Engine:
             if worker is self.reader:
                 self._unsettled = False
 
-    def _after_change(self, own: Crew) -> None:
-        """Something has been handed in: wake whoever can do something with it."""
-        if self._forks and self.upcoming is None:
-            self._begin_next()
-        if len(self.crews) > 1:
-            for crew in self.crews.values():
-                if crew is not own:
-                    crew.rouse()
-        self.noticed()
+    def _after_change(self, own: Crew, worker: Any) -> None:
+        """Something has been handed in: wake whoever can do something with it. A worker looks for itself."""
+        if worker is self.reader:
+            self._rouse()
+        elif len(self.crews) > 1:
+            self.spread(own)
+        if self.reader.waiting:
+            self.noticed()
+
+    def spread(self, own: Crew) -> None:
+        """Wake workers of other crews than `own`, if there is something for them."""
+        for crew in self.crews.values():
+            if crew is not own:
+                crew.rouse()
 
     def noticed(self) -> None:
         """Wake the reader if there is something for it: a chunk, the end, or a ticket of its own to run."""

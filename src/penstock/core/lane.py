@@ -19,6 +19,7 @@ from penstock.program.failure import broken
 from penstock.program.program import Program
 from penstock.program.reading import Noted
 from penstock.program.sizing import TARGET_REMOTE_S, TARGET_S, Sizer
+from penstock.program.task import Post
 from penstock.stats.counters import StageCounters
 
 __all__ = ["Job", "Lane", "Pull"]
@@ -44,6 +45,8 @@ class Lane:
         #: its tickets are run by other processes, and this is what they are sent
         self.remote = crew is not None and crew.executor.remote
         self.parcel: Any = None
+        #: what each worker in this process keeps for the stage
+        self.posts: dict[Any, Post] = {}
         #: the loader's blocks, in which what they make comes back
         self.blocks: Any = None
         #: its source stays here, and what is read of it travels with the tickets

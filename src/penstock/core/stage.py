@@ -104,6 +104,8 @@ class StageRun:
         self._pulls = isinstance(inlet, StreamInlet)
         #: samples are being taken in from the stages before
         self._refilling = False
+        #: nothing has to be done here when tickets come and go
+        self.plain = not inlet.pumps and not self.outlet.follows
         #: whether tickets in hand count as made: in a stage that draws ahead, and in an epoch begun early
         self._draws = lane.draws
         #: the most units of a ticket, where something other than its time limits it
@@ -240,14 +242,19 @@ class StageRun:
 
     # ------------------------------------------------------------------ taking
 
-    def take(self, worker: Any = None, guest: bool = False) -> Job | Pull | None:
-        """Something for a worker (or a reader that helps) to do: a ticket, or a turn at the stream."""
+    def take(self, worker: Any = None, now: float = 0.0, guest: bool = False) -> Job | Pull | None:
+        """Something for a worker (or a reader that helps) to do: a ticket, or a turn at the stream.
+
+        `now` is when the worker became free, if that was a moment ago.
+        """
         lane = self.lane
         if self.cancelled or (lane.guests > 0 if guest else lane.in_flight - lane.guests >= lane.cap):
             return None
         found = self._found(worker)
         if found is None:
             return None
+        if now > lane.counters.last or not now:
+            lane.advance(now or perf_counter())
         lane.in_flight += 1
         if guest and isinstance(found, Job):
             found.guest = True
@@ -257,7 +264,6 @@ class StageRun:
     def _found(self, worker: Any) -> Job | Pull | None:
         lane, inlet = self.lane, self.inlet
         if self._paused and (job := self._resumable(worker)) is not None:
-            lane.advance(perf_counter())
             self._paused.remove(job)
             return self._reserved(job)
         if self.outlet.failed or self._tailed:
@@ -270,7 +276,6 @@ class StageRun:
             inlet.draw(self._size(units))
         count = self._count(units)
         if count:
-            lane.advance(perf_counter())
             return self._begun(count)
         if inlet.burdened:
             job = self._issued(inlet.unburden(), 0)
@@ -279,11 +284,11 @@ class StageRun:
         if inlet.ended and inlet.has_tail:
             return self._tail()
         if self._pulls and inlet.wants_pull:
-            lane.advance(perf_counter())
             inlet.pulling = True
             return Pull(self, self._size(units) * lane.cap)
         if self._draws and inlet.ended:
             self.fed()  # the last draw has ended the epoch
+            self.run.engine.noticed()
         lane.idle_for(room=False)
         return None
 
@@ -315,25 +320,27 @@ class StageRun:
 
     def _begun(self, count: int) -> Job:
         """A ticket with the next `count` samples."""
-        job = self._issued(self.inlet.cut(count), -(-count // self.lane.unit))
-        self.refill()
+        unit = self.lane.unit
+        job = self._issued(self.inlet.cut(count), count if unit == 1 else -(-count // unit))
+        if not self.plain:
+            self.refill()
         return job
 
     def _issued(self, ticket: Ticket, units: int) -> Job:
         lane, outlet = self.lane, self.outlet
         number = self.issued
         job = Job(self, number, ticket, units)
-        if outlet.follows:
-            held = outlet.held
-            outlet.issued(number, ticket)
-            lane.held += outlet.held - held
-            if outlet.ready and self.parent is not None:
-                self.parent.fed()
         self.issued = number + 1
         self.open += 1
         lane.open += 1
         lane.expected += units
         self._expected += units
+        if outlet.follows:
+            held = outlet.held
+            outlet.issued(number, ticket)
+            lane.held += outlet.held - held
+            if outlet.ready:
+                self._released()
         return self._reserved(job) if lane.budget.bounded else job
 
     def _tail(self) -> Job:
@@ -350,8 +357,14 @@ class StageRun:
             held, ready = outlet.held, len(outlet.ready)
             outlet.no_more()
             self.lane.held += outlet.held - held
-            if len(outlet.ready) > ready and self.parent is not None:
-                self.parent.fed()
+            if len(outlet.ready) > ready:
+                self._released()
+
+    def _released(self) -> None:
+        """Something may leave although nothing was handed in: whoever takes it is told."""
+        if self.parent is not None:
+            self.parent.fed()
+        self.run.engine.noticed()
 
     def _reserved(self, job: Job) -> Job:
         if self.lane.budget.bounded:
@@ -368,24 +381,29 @@ class StageRun:
         lane, outlet = self.lane, self.outlet
         chunk, done = job.made, job.done
         job.made = None
-        self._left(job)
+        if job.ahead or job.guest:
+            self._left(job)
+        else:
+            lane.in_flight -= 1
         if job.reserved:
             lane.budget.give_back(job.reserved)
             job.reserved = 0
         if self.cancelled:
             lane.budget.give_back(job.ticket.nbytes)
             return
-        if chunk is not None or job.ticket.losses:
+        if chunk is not None and not job.ticket.losses and self._intakes is None:
+            chunk.origin, chunk.redo = job.ticket.origin, job.ticket.redo
+        elif chunk is not None or job.ticket.losses:
             chunk = self._placed(chunk, job, done)
         before = outlet.held
-        if chunk is not None and not chunk.blank:
+        if chunk is not None and (chunk.samples or chunk.losses or chunk.failure is not None):
             count = len(chunk.samples)
             self._held_samples += count
             lane.held_samples += count
             if chunk.nbytes:
                 self._weigh(chunk.nbytes)
             outlet.put(job.number, chunk)
-            if outlet.held - len(outlet.ready) >= lane.bound_tickets:
+            if outlet.held > lane.bound_tickets and outlet.held - len(outlet.ready) >= lane.bound_tickets:
                 lane.late_estimate.add(chunk.nbytes or _weight(chunk.samples))
         if done:
             self.open -= 1
@@ -398,7 +416,8 @@ class StageRun:
         else:
             insort(self._paused, job)
         lane.held += outlet.held - before
-        self.fed()
+        if self.parent is not None or not self.plain:
+            self.fed()
 
     def _placed(self, chunk: Chunk | None, job: Job, done: bool) -> Chunk | None:
         """`chunk` with its origin and the losses among its inputs, without what was delivered before a resume."""

@@ -36,7 +36,7 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
 def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     """While it waits, nothing here may hold on to a job: it leads to the loader, and its worker outlives that."""
     HERE.crew = crew
-    turn = worker.turn
+    turn = worker.turn  # does nothing, but in tests that choose who runs next
     turn()
     if crew.closed:
         return
@@ -54,9 +54,11 @@ def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
         turn()
         with LOCK:
             # Handing in and taking the next ticket are one visit to the lock.
-            garbage = () if job is None else job.stage_run.run.engine.handed_in(job, worker)
+            garbage, now = (), 0.0
+            if job is not None:
+                garbage, now = job.stage_run.run.engine.handed_in(job, worker), job.ended
             ends = crew.closed or worker.retired
-            job = None if ends else crew.take(worker)
+            job = None if ends else crew.take(worker, now)
         if garbage:
             discard(garbage)
         if job is not None:
@@ -91,9 +93,11 @@ async def _life_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: A
         elif job is not None:
             _pull(job, worker)
         with LOCK:
-            garbage = () if job is None else job.stage_run.run.engine.handed_in(job, worker)
+            garbage, now = (), 0.0
+            if job is not None:
+                garbage, now = job.stage_run.run.engine.handed_in(job, worker), job.ended
             ends = crew.closed or worker.retired
-            job = None if ends else crew.take(worker)
+            job = None if ends else crew.take(worker, now)
         if garbage:
             discard(garbage)
         if job is None:
@@ -164,8 +168,9 @@ def _advanced(job: Job, parts: list[Chunk], began: float) -> bool:
 
 def _ended(job: Job, parts: list[Chunk], done: bool, began: float) -> None:
     """Nothing is in hand any more: what was made is ready to be handed in."""
-    if job.task is not None:
-        job.task.rest()
+    task = job.task
+    if task is not None:
+        task.done() if done else task.rest()
     job.finished(parts, done)
     if job.made is not None and job.stage_run.lane.budget.bounded:
         weighed(job)
@@ -240,14 +245,15 @@ def _enough(job: Job, chunk: Chunk, began: float) -> bool:
 
 def _post(job: Job, worker: Any, inline: bool) -> Post:
     """What the worker keeps for the stage of `job`: its own functions, made if this is its first ticket there."""
-    lane, engine = job.stage_run.lane, job.stage_run.run.engine
-    bench = engine.benches.get(worker)
-    if bench is None:
-        bench = engine.benches[worker] = Bench()
-    post = bench.posts.get(lane.program)
+    lane = job.stage_run.lane
+    post: Post | None = lane.posts.get(worker)
     if post is None:
+        engine = job.stage_run.run.engine
+        bench = engine.benches.get(worker)
+        if bench is None:
+            bench = engine.benches[worker] = Bench()
         bench.bind(lane.stage.steps)
-        post = bench.posts[lane.program] = Post(
+        post = lane.posts[worker] = Post(
             engine.seed,
             bench,
             lane.program,
@@ -257,15 +263,16 @@ def _post(job: Job, worker: Any, inline: bool) -> Post:
             inline,
             engine.desk,
         )
-    return post  # type: ignore[no-any-return]
+    return post
 
 
 def _task(job: Job, worker: Any, inline: bool) -> Task:
     """What the calls of `job` need to know."""
-    engine = job.stage_run.run.engine
-    task = Task(_post(job, worker, inline), job.ticket.epoch, worker.name)
-    if engine.condemned:
-        task.condemned = engine.condemned
+    post = job.stage_run.lane.posts.get(worker) or _post(job, worker, inline)
+    task: Task = post.task(job.ticket.epoch, worker.name)
+    condemned = job.stage_run.run.engine.condemned
+    if condemned:
+        task.condemned = condemned
     if job.task is not None:
         task.inherit(job.task)
     job.task = task

@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from time import monotonic
@@ -47,11 +47,14 @@ _numbers = count(1)
 class Client(Protocol):
     """A loader, as a crew sees it."""
 
-    def stage_runs(self, crew: Crew) -> list[StageRun]:
+    def stage_runs(self, crew: Crew) -> Sequence[StageRun]:
         """The stages that may have tickets for `crew`, the most urgent first."""
 
-    def noticed(self) -> None:
-        """A worker has looked for a ticket, and may have taken one: the reader is woken if something came of it."""
+    def spread(self, own: Crew) -> None:
+        """A ticket was taken that may have made room for other crews than `own`: wake one worker of each."""
+
+    def goes_on(self) -> bool:
+        """A worker has found nothing to do: begin the next epoch, if that is possible. True if it was begun."""
 
     def wake_nested_reader(self) -> None:
         """A worker has begun to wait in a pipeline of its own."""
@@ -117,26 +120,31 @@ class Crew:
         if client not in self.clients:
             self._clients = [weakref.ref(one) for one in [*self.clients, client]]
 
-    def _job(self, worker: Worker | None) -> Job | Pull | None:
+    def _job(self, worker: Worker | None, now: float = 0.0) -> Job | Pull | None:
         """A ticket from one of the loaders: round robin between them, downstream first."""
         clients = self._clients
-        for number in range(len(clients)):
-            client = clients[(self._turn + number) % len(clients)]()
+        if len(clients) > 1:
+            self._turn = turn = (self._turn + 1) % len(clients)
+            clients = clients[turn:] + clients[:turn]
+        for reference in clients:
+            client = reference()
             if client is None:
                 continue
             stage_run = job = None
             try:
                 for stage_run in client.stage_runs(self):
-                    job = stage_run.take(worker)
+                    job = stage_run.take(worker, now)
                     if job is not None:
                         break
-                client.noticed()
+                else:
+                    if client.goes_on():
+                        job = self._job(worker, now)
+                if job is not None:
+                    if stage_run is not None and not stage_run.plain:
+                        client.spread(self)
+                    return job
             except BaseException as exc:
                 _blame(client, stage_run, exc)
-            if job is not None:
-                if len(clients) > 1:
-                    self._turn = (self._turn + number + 1) % len(clients)
-                return job
         return None
 
     def _runnable(self, worker: Worker | None = None) -> bool:
@@ -154,11 +162,14 @@ class Crew:
                 _blame(client, stage_run, exc)
         return False
 
-    def take(self, worker: Worker) -> Job | Pull | None:
-        """A ticket for `worker`; None puts it among the idle, or retires it if there will be no more."""
+    def take(self, worker: Worker, now: float = 0.0) -> Job | Pull | None:
+        """A ticket for `worker`; None puts it among the idle, or retires it if there will be no more.
+
+        `now` is when the worker became free, if that was a moment ago.
+        """
         if self._coming:
             self._coming.discard(worker)
-        job = self._job(worker)
+        job = self._job(worker, now)
         if job is None:
             if not self.shared and not self._starting and all(client.winds_down for client in self.clients):
                 worker.retired = True

@@ -14,7 +14,7 @@ called twice to find out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import CodeType, FrameType, TracebackType
 from typing import Any
@@ -73,30 +73,43 @@ class FusedMaps:
 
     def run(self, chunk: Chunk, task: Task) -> Chunk:
         """`chunk` after all of the functions."""
+        samples = chunk.samples
         out: list[Any] = []
         lost: list[int] = []
         task.begin(self, chunk.places, out, lost)
-        functions = [task.bench.bound[step.number] for step in self.steps]
-        left = task.watched(self.steps[0], chunk.samples, chunk.places)
-        calls: Calls | None = None
+        functions = task.bench.fused.get(self) or self._bound(task)
+        desk = task.post.desk
+        left = iter(samples) if desk is None else task.watched(self.steps[0], samples, chunk.places)
+        try:
+            self._loop(left, out, *functions)
+        except BaseException as exc:
+            return self._went_on(chunk, task, left, out, lost, exc)
+        return Chunk(out, chunk.places, chunk.failure, chunk.losses, final=chunk.final)
+
+    def _bound(self, task: Task) -> list[Any]:
+        functions = task.bench.fused[self] = [task.bench.bound[step.number] for step in self.steps]
+        return functions
+
+    def _went_on(
+        self, chunk: Chunk, task: Task, left: Iterator[Any], out: list[Any], lost: list[int], exc: BaseException
+    ) -> Chunk:
+        """A call has failed: drop its sample and go on with the others, or end the chunk there."""
+        calls = Calls(task, self.steps[0], chunk.samples, chunk.places)
+        calls.lost = lost
         while True:
-            try:
-                self._loop(left, out, *functions)
+            if task.goes_through(exc):
+                raise exc
+            calls.step = self._failed_in(exc.__traceback__)
+            if isinstance(exc, StopIteration):
+                exc = RuntimeError("the function raised StopIteration")
+            skip = decide(calls.step.op.on_error, exc, 0).action == "skip"
+            if not calls.dispose(len(out) + len(lost), exc, skip):
                 break
-            except BaseException as exc:
-                if task.goes_through(exc):
-                    raise
-                if calls is None:
-                    calls = Calls(task, self.steps[0], chunk.samples, chunk.places)
-                    calls.lost = lost
-                calls.step = self._failed_in(exc.__traceback__)
-                if isinstance(exc, StopIteration):
-                    exc = RuntimeError("the function raised StopIteration")
-                skip = decide(calls.step.op.on_error, exc, 0).action == "skip"
-                if not calls.dispose(len(out) + len(lost), exc, skip):
-                    break
-        if calls is None:
-            return Chunk(out, chunk.places, chunk.failure, chunk.losses, final=chunk.final)
+            try:
+                self._loop(left, out, *self._bound(task))
+                break
+            except BaseException as another:
+                exc = another
         places = calls.surviving(chunk.places)
         losses = with_losses(chunk.losses, lost, calls.losses, calls.stop)
         return Chunk(out, places, calls.failure or chunk.failure, losses, final=chunk.final)

@@ -47,6 +47,7 @@ class Program:
         #: slices of one unit, where the bytes of a chunk are bounded
         self.one_by_one = one_by_one
         self.store = store
+        self._uncached = stage.cache_step is None
         #: makes no more samples than it gets, so one chunk goes in and one comes out
         self.simple = not stage.block_read and all(step.op.effect is not Effect.EXPANDS for step in stage.steps)
         self.reading: Reading | None = None
@@ -87,8 +88,11 @@ class Program:
     def whole(self, ticket: Ticket, task: Task) -> Chunk:
         """The one chunk of a ticket of one unit, for a program that is `simple`."""
         chunk = self.begun(ticket, task)
-        for part in _singly(self._parts, task):
-            chunk = self.after(part, chunk, task)
+        for part in _singly(self._parts, task) if task.timeouts or task.condemned else self._parts:
+            if type(part) is FusedMaps:
+                chunk = part.run(chunk, task)
+            else:
+                chunk = self.after(part, chunk, task)
         if type(chunk.samples) is not list:
             chunk.samples = list(chunk.samples)
         chunk.final = True
@@ -98,12 +102,13 @@ class Program:
         """All samples of a ticket, as they come into the stage."""
         if ticket.samples is not None:
             return Chunk(ticket.samples, ticket.places)
-        return self._read(ticket.positions, task)
+        positions = range(ticket.first, ticket.last, ticket.step)
+        return self._read_places(positions, task) if self._uncached else self._remembered(positions, task)
 
     def after(self, part: Part, chunk: Chunk, task: Task) -> Chunk:
         """`chunk` after a part that makes no more samples than it gets."""
         if isinstance(part, FusedMaps):
-            return part.run(chunk, task) if chunk.samples else chunk
+            return part.run(chunk, task)
         if part.op.effect is Effect.REGROUPS:
             return self.regrouped(part, chunk, task)
         return applied(part, chunk, task)
@@ -149,9 +154,7 @@ class Program:
             yield chunk
 
     def _read(self, positions: range, task: Task) -> Chunk:
-        if self.stage.cache_step is not None:
-            return self._remembered(positions, task)
-        return self._read_places(positions, task)
+        return self._read_places(positions, task) if self._uncached else self._remembered(positions, task)
 
     def _blocks(self, ticket: Ticket, task: Task) -> Chunk:
         """The batches of a ticket, each one read of the source."""

@@ -37,15 +37,16 @@ class Reading:
             if not isinstance(last, int):
                 raise AssertionError("an order over an endless upstream")
             self.lengths.append(order.length(last))
+        #: how many positions an epoch has
+        self.length: Length = self.lengths[-1]
+        #: positions below this are indices as they are
+        self._plain = len(source) if not self.orders else 0
         self._blocks: dict[tuple[int, int], Int64s] = {}
-
-    @property
-    def length(self) -> Length:
-        """How many positions an epoch has."""
-        return self.lengths[-1]
 
     def indices(self, epoch: int, positions: range) -> Indices:
         """The source's indices at `positions`. Those behind the end are the first ones again."""
+        if positions.stop <= self._plain and positions.step == 1:
+            return positions
         if not positions:
             return positions
         first, end = positions[0], positions[-1] + 1

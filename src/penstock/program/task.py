@@ -39,8 +39,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.bound: dict[int, Any] = {}
-        #: by stage
-        self.posts: dict[Program, Post] = {}
+        #: the functions of maps that are called in one loop
+        self.fused: dict[FusedMaps, list[Any]] = {}
 
     @cached_property
     def draws(self) -> Draws:
@@ -53,7 +53,7 @@ class Bench:
                 self.bound[step.number] = step.op.bind()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Post:
     """What stays the same from ticket to ticket, for one worker at one stage."""
 
@@ -70,6 +70,16 @@ class Post:
     inline: bool = False
     #: where a worker process says what it has in hand
     desk: Desk | None = None
+    #: a task that nothing is in the hands of any more
+    spare: Task | None = None
+
+    def task(self, epoch: int, worker_name: str) -> Task:
+        """What the calls of a ticket need to know."""
+        task, self.spare = self.spare, None
+        if task is None or task.abandoned:
+            return Task(self, epoch, worker_name)
+        task.epoch = epoch
+        return task
 
 
 #: a sample in a step: the step's number (or READING), and the two numbers that `counter` gives
@@ -135,6 +145,13 @@ class Task:
     def rest(self) -> None:
         """Nothing is in hand any more. Calls and task refer to each other, which would keep samples alive."""
         self._doing, self._places, self._out, self._lost = None, (), (), ()
+
+    def done(self) -> None:
+        """Its ticket is done. The next ticket of the same worker may use it, unless something is known of calls."""
+        self.rest()
+        post = self.post
+        if self.bench is post.bench and not self.timeouts and not self.condemned:
+            post.spare = self
 
     def call_began(self, timeout_s: float) -> None:
         deadline = perf_counter() + timeout_s

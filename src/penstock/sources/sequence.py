@@ -88,7 +88,8 @@ class SequenceSource(IndexedSource):
         return picked(indices, self.subset)
 
     def read(self, indices: Indices) -> Sequence[Any]:
-        indices = picked(indices, self.subset)
+        if self.subset is not None:
+            indices = picked(indices, self.subset)
         samples = self._items(indices)
         if self.with_index:
             return list(zip(indices if isinstance(indices, range) else indices.tolist(), samples, strict=True))
@@ -99,7 +100,7 @@ class SequenceSource(IndexedSource):
         if isinstance(indices, range):
             if type(dataset) in _SLICED and indices.step == 1:
                 part: Sequence[Any] = dataset[indices.start : indices.stop]
-                return _safe(part)
+                return part if type(part) is range else _safe(part)
             numbers: Any = indices
         else:
             numbers = indices.tolist()
@@ -117,8 +118,6 @@ class SequenceSource(IndexedSource):
 
 def _safe(samples: Sequence[Any]) -> Sequence[Any]:
     """Items of a list of the user's, which will be read again: safe to hand out."""
-    if isinstance(samples, range):
-        return samples
     kinds = set(map(type, samples))
     if kinds <= _IMMUTABLE or (kinds == {tuple} and all(_IMMUTABLE.issuperset(map(type, one)) for one in samples)):
         return samples

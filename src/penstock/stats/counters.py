@@ -19,11 +19,11 @@ class StageCounters:
     __slots__ = (
         "_fill",
         "_fill_s",
-        "_last",
         "_unmeasured_s",
         "blocked",
         "cpu_due",
         "cpu_s",
+        "last",
         "reading_s",
         "samples",
         "waiting_input_s",
@@ -46,7 +46,7 @@ class StageCounters:
         self._unmeasured_s = 0.0
         self._fill_s = 0.0
         self._fill = 0.0
-        self._last = now
+        self.last = now
 
     def worked(self, seconds: float, cpu_s: float | None) -> None:
         """A ticket took so long. If its CPU time was measured, it stands for all since the last that was."""
@@ -54,14 +54,14 @@ class StageCounters:
         if cpu_s is not None and seconds > 0:
             self.cpu_s += cpu_s * (self._unmeasured_s / seconds)
             self._unmeasured_s = 0.0
-            self.cpu_due = self._last + _MEASURE_S
+            self.cpu_due = self.last + _MEASURE_S
 
     def advance(self, now: float, idle: int, working: int, fill: float) -> None:
         """Until `now`, `idle` slots had nothing to do and `working` had; the outlet was filled so far."""
-        passed = now - self._last
+        passed = now - self.last
         if passed <= 0:
             return
-        self._last = now
+        self.last = now
         self.working_s += working * passed
         if self.blocked:
             self.waiting_room_s += idle * passed
