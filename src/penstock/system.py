@@ -8,13 +8,26 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["at_fork", "memory_file", "reason", "why_no_processes"]
+__all__ = ["at_fork", "memory_file", "process", "reason", "why_no_processes"]
 
 
 def at_fork(**hooks: Callable[[], Any]) -> None:
     """`os.register_at_fork`; nothing where there is no fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(**hooks)
+
+
+class _ThisProcess:
+    """Which process this is, without a system call."""
+
+    __slots__ = ("pid",)
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+
+process = _ThisProcess()
+at_fork(after_in_child=process.__init__)  # type: ignore[misc]
 
 
 def memory_file(name: str) -> int | None:

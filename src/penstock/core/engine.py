@@ -26,6 +26,7 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock import system
 from penstock.core.budget import Budget
 from penstock.core.epoch import Run, begun_at, fits_plan
 from penstock.core.gather import Feeder
@@ -409,7 +410,9 @@ class Engine:
     def stage_runs(self, crew: Crew) -> Sequence[StageRun]:
         """The stages that may have tickets for `crew`, downstream first, and those of the current epoch first."""
         run, upcoming = self.current, self.upcoming
-        found = () if run is None else run.stage_runs(crew)
+        found: Sequence[StageRun] = ()
+        if run is not None:
+            found = run.by_crew.get(crew) or run.stage_runs(crew)
         return found if upcoming is None else [*found, *upcoming.stage_runs(crew)]
 
     def goes_on(self) -> bool:
@@ -496,7 +499,9 @@ class Engine:
         elif len(self.crews) > 1:
             self.spread(own)
         if self.reader.waiting:
-            self.noticed()
+            root = None if self.current is None else self.current.root
+            if root is None or root.outlet.ready or not root.open or self._helps_itself:
+                self.noticed()
 
     def spread(self, own: Crew) -> None:
         """Wake workers of other crews than `own`, if there is something for them."""
@@ -525,6 +530,11 @@ class Engine:
             self.reader.waiting = False
             self.reader.unpark()
 
+    @property
+    def _helps_itself(self) -> bool:
+        """Whether the reader may have to run a ticket itself, where another pipeline's worker reads or inline."""
+        return self.inline or self.reader.nested is not None
+
     def wake_nested_reader(self) -> None:
         """A reader inside another pipeline's function looks again whether it has to help itself."""
         if self.reader.nested is not None:
@@ -536,7 +546,8 @@ class Engine:
 
     def _rouse(self) -> None:
         for crew in self.crews.values():
-            crew.rouse()
+            if crew.idle or len(crew.workers) < crew.size:
+                crew.rouse()
 
     def pause(self, seconds: float) -> bool:
         """Wait before a retry; False when the loader is closing."""
@@ -551,10 +562,11 @@ class Engine:
         workers, or on a pool whose workers all wait in pipelines of their own.
         """
         began: float | None = None
-        if self._pid != os.getpid():
+        if self._pid != system.process.pid:
             self._check_open()
         if run.root.outlet.ready:
-            self.reader.turn()
+            if self.reader.staged:
+                self.reader.turn()
             with LOCK:
                 self._unsettled = True
                 chunk = self._popped(run)
@@ -568,7 +580,8 @@ class Engine:
                 return chunk
         with Nested(self.reader) as nested:
             while True:
-                self.reader.turn()
+                if self.reader.staged:
+                    self.reader.turn()
                 with LOCK:
                     self._unsettled = True
                     chunk = self._popped(run)
@@ -620,7 +633,7 @@ class Engine:
         """The next chunk of the epoch, if it is there."""
         root = run.root
         chunk = root.pop()
-        if chunk is not None:
+        if chunk is not None and not root.plain:
             root.refill()
         return chunk
 

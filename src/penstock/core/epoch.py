@@ -35,7 +35,7 @@ class Run:
         #: this is the epoch being read, not one begun early
         self.current = False
         self.ended = False
-        self._by_crew: dict[Any, list[StageRun]] = {}
+        self.by_crew: dict[Any, list[StageRun]] = {}
         self._sources: list[StageRun] = []
         self.root = self._opened(engine.plan.root, epoch, start)
 
@@ -170,10 +170,10 @@ class Run:
 
     def stage_runs(self, crew: Any) -> list[StageRun]:
         """The stages that run on `crew`, downstream first."""
-        found = self._by_crew.get(crew)
+        found = self.by_crew.get(crew)
         if found is None:
             found = [one for one in self.root.walk() if one.lane.crew is crew]
-            self._by_crew[crew] = found
+            self.by_crew[crew] = found
         return found
 
     @property
@@ -186,7 +186,7 @@ class Run:
 
     def changed(self) -> None:
         """A stage was started again: what was known of the stages is out of date."""
-        self._by_crew.clear()
+        self.by_crew.clear()
         self._sources = []
 
     def cancel(self) -> list[Any]:

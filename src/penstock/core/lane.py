@@ -101,10 +101,12 @@ class Lane:
 
     def advance(self, now: float) -> None:
         """Account for the time until `now`."""
-        busy, cap = self.in_flight, self.cap
-        held = self.held if self.bound_samples is None else self.held_samples
-        fill = held / self._room if held < self._room else 1.0
-        self.counters.advance(now, cap - busy if busy < cap else 0, busy, fill)
+        counters = self.counters
+        if now > counters.last:
+            busy, cap = self.in_flight, self.cap
+            held = self.held if self.bound_samples is None else self.held_samples
+            fill = held / self._room if held < self._room else 1.0
+            counters.advance(now, cap - busy if busy < cap else 0, busy, fill)
 
 
 class Job:
@@ -161,12 +163,12 @@ class Job:
     def finished(self, parts: list[Chunk], done: bool) -> None:
         """The worker has made these, and is about to hand them in: without what was handed in before a restart."""
         self.done = done
-        self.made = None
-        if not parts:
-            return
         stage_run, ticket = self.stage_run, self.ticket
         lane = stage_run.lane
-        chunk = parts[0] if len(parts) == 1 else Chunk.join(parts)
+        if not parts:
+            self.made = None
+            return
+        chunk = Chunk.join(parts)
         if self.progress is not None:
             chunk = self.progress.news(chunk, ticket)
         if not done:

@@ -50,6 +50,12 @@ _RECORDS = 10_000
 _ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
 #: chunks behind which the stream can still be told to stand
 _REMEMBERED = 48
+#: how often the loader looks at the clock while batches are handed over
+_TICK_S = 0.02
+
+#: a chunk that was handed over, without its batches: its origin and places, its epoch, and how many batches of that
+#: epoch, and in all, came before it
+_Handed = tuple[Any, Sequence[Place], int, int, int]
 
 
 class Loader(Generic[T]):
@@ -118,6 +124,8 @@ class Loader(Generic[T]):
         self._resumed: Edge | None = None
         #: the last chunks: enough to tell where the stream stood some batches ago
         self._chunks: deque[_Handed] = deque(maxlen=_REMEMBERED)
+        #: when the clock is looked at next, and a snapshot kept
+        self._due = -math.inf
         #: what has been read and not handed over yet: samples, and the places of all of its chunk
         self._in_hand: tuple[list[Any], Sequence[Place]] = ([], ())
         self._started: Run | None = None
@@ -245,8 +253,9 @@ class Loader(Generic[T]):
         if iteration.is_over():
             return
         engine = self._engine
+        counters = engine.counters
         self._clock.stop()
-        clock = self._clock = Clock(engine.counters)
+        clock = self._clock = Clock(counters)
         whole = kept = False
         samples = iteration.samples
         try:
@@ -260,28 +269,41 @@ class Loader(Generic[T]):
                         if iteration.ended:
                             break
                     else:
-                        self._report(iteration)
-                    self._tick(clock)
-                if iteration.is_over():
+                        if iteration.losses:
+                            self._report(iteration)
+                if (iteration.ended or iteration.closed or iteration.overtaken) and iteration.is_over():
                     return
                 if iteration.failure is not None:
                     self._fail(iteration)
-                chunk, iteration.first = iteration.first or self._read(iteration), None
+                chunk = iteration.first or engine.read(iteration.run, self._timeout_s)
+                iteration.first = None
                 if chunk is None:
                     break
-                LOCK_PROBE.try_if_due(busy=True)  # workers have begun with what there is room for now
-                iteration.failure = self._account(chunk)
-                if engine.counters.startup_s is None:
+                if perf_counter() >= self._due:
+                    self._tick(clock)
+                if chunk.losses:
+                    iteration.failure = self._cut_off(chunk)
+                    iteration.losses = list(chunk.losses)
+                else:
+                    iteration.failure = chunk.failure
+                samples, places = chunk.samples, chunk.places
+                count = len(samples)
+                counters.samples += count if type(places) is range else sum(map(weight, places))
+                counters.batches += count
+                if counters.startup_s is None:
                     # The run begins with nothing counted in it; what a diagnosis looks back at first is this.
                     self._history.add(Snapshot(perf_counter(), self.stats()))
                     clock.tick()
-                    engine.counters.first_came()
-                iteration.samples, iteration.losses = samples, _ = chunk.samples, list(chunk.losses)
-                iteration.count = len(samples)
-                self._in_hand = samples, chunk.places
-                if samples:
-                    self._chunks.append(_Handed(chunk, iteration.run.epoch, self.batch_index, self._handed))
-                samples.reverse()
+                    counters.first_came()
+                iteration.samples, iteration.count = samples, count
+                self._in_hand = samples, places
+                if count:
+                    first = self._handed
+                    self._chunks.append(
+                        (chunk.origin, places, iteration.run.epoch, first - self._epoch_from, first)
+                    )
+                if count > 1:
+                    samples.reverse()
             if iteration.is_over():
                 return
             whole = True
@@ -300,10 +322,12 @@ class Loader(Generic[T]):
                     engine.leave(iteration.run, whole)
 
     def _tick(self, clock: Clock) -> None:
-        """Count the time that has passed, and keep a snapshot if it is time for one."""
+        """Look at the clock, which costs more than handing over a batch: so only now and then."""
+        LOCK_PROBE.try_if_due(busy=True)  # workers have begun with what there is room for now
         clock.tick()
         if clock.now >= self._history.due:
             self._history.add(Snapshot(clock.now, self.stats()))
+        self._due = clock.now + _TICK_S
 
     def _put_down(self, samples: list[Any]) -> None:
         """The epoch is over: what was read and not handed over never will be."""
@@ -321,10 +345,9 @@ class Loader(Generic[T]):
         left = len(samples)
         return sum(map(weight, places[len(places) - left :])), left
 
-    def _account(self, chunk: Chunk) -> Failure | None:
-        """Count a chunk in. Where it takes the errors over the limit, it is cut off there."""
+    def _cut_off(self, chunk: Chunk) -> Failure | None:
+        """How the epoch ends after a chunk, if it does; the chunk is cut off where it has too many errors."""
         counters = self._engine.counters
-        failure = chunk.failure
         places = chunk.places
         for number, loss in enumerate(chunk.losses, 1):
             seen = sum(map(weight, places[: loss.before]))
@@ -334,12 +357,8 @@ class Loader(Generic[T]):
             if too_many is not None:
                 chunk.samples, chunk.places = chunk.samples[: loss.before], places[: loss.before]
                 chunk.losses = chunk.losses[:number]
-                places = chunk.places
-                failure = Failure(too_many)
-                break
-        counters.samples += len(places) if isinstance(places, range) else sum(map(weight, places))
-        counters.batches += len(chunk.samples)
-        return failure
+                return Failure(too_many)
+        return chunk.failure
 
     def _out_of_step(self, loss: Loss) -> PlanError | None:
         """What a lost sample ends the run in, where ranks deliver in step."""
@@ -514,11 +533,11 @@ class Loader(Generic[T]):
         step = max(0, self.step - behind)
         if at == self._moment_at:
             return sealed(replace(self._moment, step=step))
-        for handed in reversed(self._chunks):
-            if handed.first < at <= handed.first + len(handed.places):
-                number = at - handed.first - 1
-                edge = self._engine.standing(handed.origin, handed.places, number)
-                return sealed(replace(self._state(handed.epoch, handed.batch + number + 1, edge), step=step))
+        for origin, places, epoch, batch, first in reversed(self._chunks):
+            if first < at <= first + len(places):
+                number = at - first - 1
+                edge = self._engine.standing(origin, places, number)
+                return sealed(replace(self._state(epoch, batch + number + 1, edge), step=step))
         raise PenstockError(
             f"state_dict(behind={behind}): this loader has handed over {self._handed} batches, and remembers "
             f"where the stream stood for the last {_REMEMBERED} chunks of them; ask for a batch that is nearer"
@@ -660,20 +679,6 @@ class Loader(Generic[T]):
     def __repr__(self) -> str:
         state = "closed" if self._engine.closed else f"epoch {self._epoch}, batch {self.batch_index}"
         return f"<Loader of {len(self._engine.plan.stages)} stages, {state}>"
-
-
-class _Handed:
-    """A chunk that has been handed over, or is being: where its batches came from, without them."""
-
-    __slots__ = ("batch", "epoch", "first", "origin", "places")
-
-    def __init__(self, chunk: Chunk, epoch: int, batch: int, first: int) -> None:
-        self.origin: Any = chunk.origin
-        self.places = chunk.places
-        self.epoch = epoch
-        #: how many batches of its epoch came before it, and how many in all
-        self.batch = batch
-        self.first = first
 
 
 def known_length(flow: Flow) -> int:

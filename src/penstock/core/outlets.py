@@ -60,6 +60,11 @@ class Outlet(ABC):
     def done(self, number: int) -> None:
         """Ticket `number` has no more chunks."""
 
+    def last(self, number: int, chunk: Chunk) -> None:
+        """The last chunk of ticket `number`."""
+        self.put(number, chunk)
+        self.done(number)
+
     def no_more(self) -> None:
         """No more tickets will be issued."""
 
@@ -107,11 +112,29 @@ class InOrder(Outlet):
         else:
             self._waiting.setdefault(number, []).append(chunk)
 
+    def last(self, number: int, chunk: Chunk) -> None:
+        self.held += 1
+        if number != self._head:
+            if number in self._waiting:
+                self._waiting[number].append(chunk)
+            else:
+                self._waiting[number] = [chunk]
+            self._done.add(number)
+            return
+        self._release(chunk)
+        self._head = number + 1
+        if self._waiting or self._done:
+            self._follow()
+
     def done(self, number: int) -> None:
         if number != self._head:
             self._done.add(number)
             return
         self._head = number + 1
+        self._follow()
+
+    def _follow(self) -> None:
+        """Release what waited for the ticket before the head."""
         while self._waiting or self._done:
             for chunk in self._waiting.pop(self._head, ()):
                 self._release(chunk)

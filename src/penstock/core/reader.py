@@ -6,7 +6,7 @@ from math import inf
 from threading import get_ident
 
 from penstock.core.workers import HERE, LOCK, Crew
-from penstock.executors.parking import new_spot
+from penstock.executors.parking import is_staged, new_spot
 
 __all__ = ["Nested", "Reader"]
 
@@ -19,6 +19,7 @@ class Reader:
         self.retired = False
         self.spot = new_spot("reader")
         self.turn = self.spot.turn
+        self.staged = is_staged(self.spot)
         self.waiting = False
         #: it has nothing to read, and there is nothing to do that would bring it something
         self.hungry = False

@@ -108,8 +108,11 @@ class StageRun:
         self.plain = not inlet.pumps and not self.outlet.follows
         #: whether tickets in hand count as made: in a stage that draws ahead, and in an epoch begun early
         self._draws = lane.draws
+        #: only the number of finished tickets bounds it, so there is room as long as few are here
+        self._swift = not (lane.draws or lane.budget.bounded or lane.bound_samples is not None)
         #: the most units of a ticket, where something other than its time limits it
         self._most = 1 if stage.interleave > 1 else (_BLOCKS if stage.block_read else 1 << 30)
+        self._sized = stage.interleave > 1 or stage.block_read or lane.remote or not self._swift
 
     # ------------------------------------------------------------------ looking
 
@@ -164,7 +167,7 @@ class StageRun:
     def _count(self, units: int) -> int:
         """How many samples a ticket would have now; 0 if none can be cut, or waiting for more is better."""
         lane, inlet = self.lane, self.inlet
-        size = self._size(units)
+        size = self._size(units) if self._sized else units
         count = inlet.available(size)
         if count > 1:
             count = min(count, inlet.share(lane.cap, lane.sizer.size) * lane.unit)
@@ -209,6 +212,10 @@ class StageRun:
     def _room(self) -> int:
         """How many units a new ticket may have."""
         lane = self.lane
+        if self._swift and self.run.current:
+            outlet, bound = self.outlet, lane.bound_tickets
+            if outlet.held < bound and not self._paused:
+                return lane.sizer.size
         if self._draws or not self.run.current:
             tickets, samples = self._filled
             units = lane.sizer.size if tickets < lane.bound_tickets else 0
@@ -402,9 +409,14 @@ class StageRun:
             lane.held_samples += count
             if chunk.nbytes:
                 self._weigh(chunk.nbytes)
-            outlet.put(job.number, chunk)
+            if done:
+                outlet.last(job.number, chunk)
+            else:
+                outlet.put(job.number, chunk)
             if outlet.held > lane.bound_tickets and outlet.held - len(outlet.ready) >= lane.bound_tickets:
                 lane.late_estimate.add(chunk.nbytes or _weight(chunk.samples))
+        elif done:
+            outlet.done(job.number)
         if done:
             self.open -= 1
             lane.open -= 1
@@ -412,7 +424,6 @@ class StageRun:
             self._expected -= job.expected
             if job.ticket.nbytes:
                 lane.budget.give_back(job.ticket.nbytes)
-            outlet.done(job.number)
         else:
             insort(self._paused, job)
         lane.held += outlet.held - before

@@ -36,8 +36,8 @@ def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
 def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     """While it waits, nothing here may hold on to a job: it leads to the loader, and its worker outlives that."""
     HERE.crew = crew
-    turn = worker.turn  # does nothing, but in tests that choose who runs next
-    turn()
+    if worker.staged:
+        worker.turn()
     if crew.closed:
         return
     if grow:
@@ -51,7 +51,8 @@ def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
         with LOCK:
             crew.enlist(worker)
     while True:
-        turn()
+        if worker.staged:
+            worker.turn()
         with LOCK:
             # Handing in and taking the next ticket are one visit to the lock.
             garbage, now = (), 0.0
@@ -109,7 +110,8 @@ async def _life_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: A
 def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
     """Run one job up to its end, or until it has run long enough, and hand in what came out."""
     run(job, worker, inline)
-    worker.turn()
+    if worker.staged:
+        worker.turn()
     with LOCK:
         garbage = job.stage_run.run.engine.handed_in(job, worker)
     discard(garbage)
@@ -117,10 +119,9 @@ def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
 
 def run(job: Job | Pull, worker: Any, inline: bool = False) -> None:
     """Run one job. What came out is left in it, to be handed in."""
-    if type(job) is Pull:
-        _pull(job, worker)
+    if type(job) is not Job:
+        _pull(job, worker)  # type: ignore[arg-type]
         return
-    assert isinstance(job, Job)
     engine = job.stage_run.run.engine
     lane = job.stage_run.lane
     began = perf_counter()
@@ -135,7 +136,7 @@ def run(job: Job | Pull, worker: Any, inline: bool = False) -> None:
             engine.tasks[worker] = job
             # One unit of a program that makes nothing more of it needs no generator.
             if lane.program.simple and job.expected == 1:
-                parts.append(lane.program.whole(job.ticket, task))
+                parts = [lane.program.whole(job.ticket, task)]
             else:
                 job.chunks = lane.program.chunks(job.ticket, task)
                 done = _advanced(job, parts, began)
@@ -268,8 +269,12 @@ def _post(job: Job, worker: Any, inline: bool) -> Post:
 
 def _task(job: Job, worker: Any, inline: bool) -> Task:
     """What the calls of `job` need to know."""
-    post = job.stage_run.lane.posts.get(worker) or _post(job, worker, inline)
-    task: Task = post.task(job.ticket.epoch, worker.name)
+    post: Post = job.stage_run.lane.posts.get(worker) or _post(job, worker, inline)
+    task, post.spare = post.spare, None
+    if task is None or task.abandoned:
+        task = Task(post, job.ticket.epoch, worker.name)
+    else:
+        task.epoch = job.ticket.epoch
     condemned = job.stage_run.run.engine.condemned
     if condemned:
         task.condemned = condemned

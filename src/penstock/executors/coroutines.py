@@ -97,6 +97,9 @@ class _Home:
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function on the loop, if there still is one. Takes no lock: finalizers come here too."""
+        if threading.get_ident() == self.thread.ident and self.loop.is_running():
+            function()  # who is on the loop already need not wake it by a system call
+            return
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function)
 

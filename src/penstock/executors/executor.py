@@ -35,6 +35,8 @@ class Worker(ABC):
     name: str
     #: given up while inside a call: it ends as soon as the call returns
     retired: bool = False
+    #: a test chooses who runs next, so `turn` is called wherever another worker might as well run
+    staged: bool = False
 
     @abstractmethod
     def park(self) -> Any:

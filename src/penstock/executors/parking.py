@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["LockSpot", "Spot", "new_spot", "use"]
+__all__ = ["LockSpot", "Spot", "is_staged", "new_spot", "use"]
 
 
 class Spot(Protocol):
@@ -70,6 +70,11 @@ _factory: Callable[[str], Spot] = lambda name: LockSpot()  # noqa: E731
 def new_spot(name: str) -> Spot:
     """A spot for the thread called `name`."""
     return _factory(name)
+
+
+def is_staged(spot: Spot) -> bool:
+    """Whether a test chooses who runs next, so that `turn` has to be called."""
+    return type(spot) is not LockSpot
 
 
 @contextmanager

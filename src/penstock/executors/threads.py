@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, ClassVar
 
 from penstock.executors.executor import Executor, Pool, Worker
-from penstock.executors.parking import new_spot
+from penstock.executors.parking import is_staged, new_spot
 
 __all__ = ["ThreadExecutor", "ThreadWorker", "Threads"]
 
@@ -21,7 +21,7 @@ class ThreadWorker(Worker):
     def __init__(self, work: Callable[[Any], Any], name: str) -> None:
         self.name = name
         self.spot = new_spot(name)
-        self.turn = self.spot.turn  # type: ignore[method-assign]
+        self.staged = is_staged(self.spot)
         self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
@@ -30,6 +30,9 @@ class ThreadWorker(Worker):
             work(self)
         finally:
             self.spot.leave()
+
+    def turn(self) -> None:
+        self.spot.turn()
 
     def park(self) -> None:
         self.spot.park()

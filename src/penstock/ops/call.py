@@ -144,16 +144,6 @@ class CallOp(Op[In, Out]):
         """What a function returned, with all that it will draw drawn."""
         return value
 
-    def call(self, samples: list[Any], info: Any) -> list[Any]:
-        """The function's results under the op's error policy."""
-        fn, extra = self._arguments(info)
-        return list(info.each(fn, samples, extra))
-
-    async def call_async(self, samples: list[Any], info: Any) -> list[Any]:
-        """The same, awaiting each result."""
-        fn, extra = self._arguments(info)
-        return list(await info.each_async(fn, samples, extra))
-
     def _arguments(self, info: Any) -> tuple[Callable[..., Any], Callable[[int], Any] | None]:
         fn = info.bound
         if self.rng is True:
@@ -165,7 +155,11 @@ class CallOp(Op[In, Out]):
         return fn, None
 
     def run(self, samples: list[Any], info: Any) -> list[Any]:
-        return self.call(samples, info)
+        fn, extra = self._arguments(info)
+        out: list[Any] = info.each(fn, samples, extra)
+        return out
 
     async def run_async(self, samples: list[Any], info: Any) -> list[Any]:
-        return await self.call_async(samples, info)
+        fn, extra = self._arguments(info)
+        out: list[Any] = await info.each_async(fn, samples, extra)
+        return out

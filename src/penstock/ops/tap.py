@@ -29,9 +29,9 @@ class Tap(CallOp[In, In]):
         return value
 
     def run(self, samples: list[Any], info: Any) -> list[Any]:
-        self.call(samples, info)
+        super().run(samples, info)
         return list(info.surviving(samples))
 
     async def run_async(self, samples: list[Any], info: Any) -> list[Any]:
-        await self.call_async(samples, info)
+        await super().run_async(samples, info)
         return list(info.surviving(samples))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
+from types import CoroutineType
 from typing import Any
 
 import numpy as np
@@ -235,26 +236,41 @@ class Calls:
         out: list[Any] = []
         self._call = (fn, extra)
         self.task.begin(self, self.places, out, self.lost)
-        for number, sample in enumerate(samples):
-            attempts = Attempts(self, number)
-            while True:
-                try:
-                    result = fn(sample) if extra is None else fn(sample, extra(number))
-                    out.append(await self.in_time(settled(result)))
-                    break
-                except BaseException as exc:
-                    if interrupted(exc):
-                        raise
-                    wait_s = attempts.failed(exc)
-                    if wait_s is not None:
-                        import asyncio
-
-                        await asyncio.sleep(wait_s)
-                        continue
-                    if not attempts.give_up(exc):
-                        return out
-                    break
+        timed = self.step.op.timeout_s is not None
+        number, count = 0, len(samples)
+        while number < count:
+            try:
+                while number < count:
+                    result = fn(samples[number]) if extra is None else fn(samples[number], extra(number))
+                    if timed or type(result) is not CoroutineType:
+                        result = self.in_time(settled(result))
+                    out.append(await result)
+                    number += 1
+            except BaseException as exc:
+                if interrupted(exc):
+                    raise
+                if not await self._settle_async(number, exc, out):
+                    return out
+                number += 1
         return out
+
+    async def _settle_async(self, number: int, exc: BaseException, out: list[Any]) -> bool:
+        """Retry, drop or fail sample `number`; False when the chunk ends here."""
+        import asyncio
+
+        attempts = Attempts(self, number)
+        while True:
+            wait_s = attempts.failed(exc)
+            if wait_s is None:
+                return attempts.give_up(exc)
+            await asyncio.sleep(wait_s)
+            try:
+                out.append(await self.in_time(settled(self.recall(number))))
+                return True
+            except BaseException as again:
+                if interrupted(again):
+                    raise
+                exc = again
 
     async def in_time(self, result: Awaitable[Any]) -> Any:
         """What `result` gives; `StageTimeout` if that takes longer than the op allows."""

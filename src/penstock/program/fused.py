@@ -84,7 +84,8 @@ class FusedMaps:
             self._loop(left, out, *functions)
         except BaseException as exc:
             return self._went_on(chunk, task, left, out, lost, exc)
-        return Chunk(out, chunk.places, chunk.failure, chunk.losses, final=chunk.final)
+        chunk.samples = out
+        return chunk
 
     def _bound(self, task: Task) -> list[Any]:
         functions = task.bench.fused[self] = [task.bench.bound[step.number] for step in self.steps]

@@ -199,7 +199,7 @@ class Program:
         """The samples at `places` of the epoch, straight from the source."""
         reading = self.reading
         assert reading is not None
-        if isinstance(places, range):
+        if type(places) is range:
             indices = reading.indices(task.epoch, places)
         else:
             indices = reading.trace(task.epoch, np.asarray(places, dtype=np.int64))
@@ -413,15 +413,19 @@ def _applied_singly(step: Step, chunk: Chunk, task: Task) -> Chunk:
 
 def finished(step: Step, chunk: Chunk, calls: Calls, out: Any) -> Chunk:
     """The chunk that an op has made of `chunk`."""
+    kept = step.op.effect is Effect.KEEPS and not calls.lost and calls.failure is None
+    if kept and type(out) is list and len(out) == len(chunk.places):
+        chunk.samples = out
+        return chunk
     places = calls.surviving(chunk.places)
     failure = calls.failure or chunk.failure
     if len(out) != len(places):
         raise RuntimeError(f"{step.op.label} gave {len(out)} results for {len(places)} samples")
     losses = with_losses(chunk.losses, calls.lost, calls.losses, calls.stop)
     if step.op.effect is Effect.SELECTS:
-        kept = Chunk(calls.surviving(chunk.samples), places, failure, losses, final=chunk.final)
-        kept.keep(out)
-        return kept
+        selected = Chunk(calls.surviving(chunk.samples), places, failure, losses, final=chunk.final)
+        selected.keep(out)
+        return selected
     return Chunk(out if type(out) is list else list(out), places, failure, losses, final=chunk.final)
 
 

@@ -73,14 +73,6 @@ class Post:
     #: a task that nothing is in the hands of any more
     spare: Task | None = None
 
-    def task(self, epoch: int, worker_name: str) -> Task:
-        """What the calls of a ticket need to know."""
-        task, self.spare = self.spare, None
-        if task is None or task.abandoned:
-            return Task(self, epoch, worker_name)
-        task.epoch = epoch
-        return task
-
 
 #: a sample in a step: the step's number (or READING), and the two numbers that `counter` gives
 CallKey = tuple[int, int, int]
@@ -148,7 +140,7 @@ class Task:
 
     def done(self) -> None:
         """Its ticket is done. The next ticket of the same worker may use it, unless something is known of calls."""
-        self.rest()
+        self._doing, self._places, self._out, self._lost = None, (), (), ()
         post = self.post
         if self.bench is post.bench and not self.timeouts and not self.condemned:
             post.spare = self

@@ -90,6 +90,8 @@ class SequenceSource(IndexedSource):
     def read(self, indices: Indices) -> Sequence[Any]:
         if self.subset is not None:
             indices = picked(indices, self.subset)
+        elif type(self.dataset) is range and type(indices) is range and not self.with_index:
+            return self.dataset[indices.start : indices.stop : indices.step]
         samples = self._items(indices)
         if self.with_index:
             return list(zip(indices if isinstance(indices, range) else indices.tolist(), samples, strict=True))
