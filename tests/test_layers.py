@@ -59,7 +59,7 @@ LATE = {
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"core.fingerprint", "core.peek"},
     "program.desk": {"memory.segment"},
-    "core.engine": {"executors.processes"},
+    "core.setup": {"executors.processes"},
     "core.loader": {"core.parts", "stats.diagnose"},
 }
 

@@ -8,8 +8,8 @@ import pytest
 from tests.runtime.helpers import SOON_S
 
 import penstock as ps
+from penstock.core import feeder, inlets
 from penstock.core import gather as joined
-from penstock.core import inlets
 from penstock.core import outlets as reorder
 from penstock.core import stage as stage_run
 from penstock.core.engine import Engine
@@ -49,11 +49,11 @@ PLACES: dict[str, tuple[Any, str, set[str]]] = {
     "taking a ticket": (stage_run.StageRun, "take", set()),
     "cutting a ticket of positions": (inlets.PositionInlet, "cut", set()),
     "cutting a ticket of samples": (joined.JoinedInlet, "cut", set()),
-    "passing on a chunk": (joined.Feeder, "fill", set()),
+    "passing on a chunk": (feeder.Feeder, "fill", set()),
     "handing in": (Engine, "handed_in", set()),
     "putting a chunk": (stage_run.StageRun, "put", set()),
-    "restoring the order": (reorder.InOrder, "put", set()),
-    "ending a ticket": (reorder.InOrder, "done", set()),
+    "restoring the order": (reorder.InOrder, "last", set()),
+    "letting a chunk go": (reorder.Outlet, "_release", set()),
     "joining chunks": (Job, "finished", set()),
     "telling that something came": (Engine, "noticed", {"inline"}),
     "sending a ticket": (remote._Front, "_send_run", {"inline", "thread", "threads", "async"}),

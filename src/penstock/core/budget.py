@@ -13,10 +13,16 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 from penstock.errors import PlanError
+from penstock.trees import nbytes
 
-__all__ = ["Budget", "Estimate", "parse_bytes"]
+__all__ = ["Budget", "Estimate", "estimated_bytes", "parse_bytes"]
+
+#: samples of a chunk that are weighed
+_WEIGHED = 8
 
 _UNITS = {
     "": 1,
@@ -43,6 +49,12 @@ def parse_bytes(amount: int | str | None) -> int | None:
     if match is None or isinstance(amount, bool) or float(match[1]) <= 0:
         raise PlanError(f"memory= takes a size such as '2GB' or '512MiB', or a number of bytes, got {amount!r}")
     return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
+def estimated_bytes(samples: Sequence[Any]) -> int:
+    """About how many bytes some samples take: as many as a few of them do on average."""
+    some = samples[:: max(1, len(samples) // _WEIGHED)]
+    return sum(map(nbytes, some)) * len(samples) // max(1, len(some))
 
 
 class Estimate:

@@ -5,14 +5,13 @@ finalizer then tells the engine to end. All waiting is done by the reader, in `r
 therefore also the one that sees timeouts.
 
 Ctrl-C may interrupt the reader between any two instructions, and a fault may stop anybody in the middle of a
-change. So whoever changes the bookkeeping for the reader sets `_unsettled` first and clears it last. Where it
+change. So whoever changes the bookkeeping for the reader sets `unsettled` first and clears it last. Where it
 is still set when somebody comes next, nothing that the change may have touched is used again: `_resettle`
 drops the epochs that were begun and gives the stages new counters. Workers and their processes stay.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import weakref
@@ -22,65 +21,44 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from penstock import system
 from penstock.core.budget import Budget
+from penstock.core.closing import abandoned, check_open, close_at_exit, end_workers
+from penstock.core.dispatch import Dispatch
 from penstock.core.epoch import Run, begun_at, fits_plan
-from penstock.core.gather import Feeder
+from penstock.core.error_log import out_of_step
+from penstock.core.feeder import Feeder
 from penstock.core.lane import Job, Lane, Pull
-from penstock.core.reader import Nested, Reader
+from penstock.core.reader import Reader
 from penstock.core.redo import BEGINNING, Start
+from penstock.core.setup import Setup
 from penstock.core.stage import StageRun
 from penstock.core.tally import joint_tally, lane_tally, memory_tally
-from penstock.core.work import discard, execute
-from penstock.core.workers import LOCK, Crew, crew_for
-from penstock.errors import PenstockError, PlanError, StageTimeout
-from penstock.executors.executor import Executor
-from penstock.lazy import named
+from penstock.core.work import discard
+from penstock.core.workers import LOCK, Crew
 from penstock.plan.plan import Indexed, Joined, Plan, Step
-from penstock.plan.rules import Options, make_plan
+from penstock.plan.rules import Options
 from penstock.program.bridge import Bridge
 from penstock.program.chunk import Chunk
-from penstock.program.program import Program
 from penstock.program.task import Bench
 from penstock.provenance import Place
 from penstock.resume.cursor import saved_edge
 from penstock.resume.schema import Edge, InputState
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
-from penstock.stats.lock import LOCK_PROBE
 from penstock.stats.watch import Meter
 
 if TYPE_CHECKING:
     from penstock.memory.block import Blocks
 
-__all__ = ["Engine", "out_of_step"]
+__all__ = ["Engine"]
 
-#: so many workers are started before looking again whether there is something to read
-_BURST = 8
-#: a reader that waits for what could be served again looks so often whether it may
-_HUNGRY_S = 0.05
-
-#: with a bound on memory a block counts as a whole, so little of it may be left unused
-_FILLED_WHERE_BOUNDED = 0.8
-
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _numbers = count(1)
 
 
-class _Setup(NamedTuple):
-    """What a plan needs to run."""
-
-    options: Options
-    plan: Plan
-    lanes: dict[int, Lane]
-    crews: dict[int, Crew]
-
-
-class Engine:
+class Engine(Dispatch):
     """Runs one plan, epoch after epoch."""
 
     def __init__(self, flow: Flow, options: Options, seed: int, memory: int | None) -> None:
@@ -102,10 +80,10 @@ class Engine:
         self.garbage: list[Any] = []
         self.benches: dict[Any, Bench] = {}
         #: tickets for which the reader is about to start workers
-        self._openings: deque[Job | Pull] = deque()
+        self.openings: deque[Job | Pull] = deque()
         #: what each busy worker has in hand
         self.tasks: dict[Any, Job] = {}
-        self.reader = Reader()
+        self.reader = Reader(self)
         #: whoever reads does so for a training loop that waits
         self.asks = True
         self.counters = ReaderCounters()
@@ -116,82 +94,47 @@ class Engine:
         self.current: Run | None = None
         self.upcoming: Run | None = None
         #: a change of the bookkeeping has begun and not ended, or the reader has a ticket in hand
-        self._unsettled = False
+        self.unsettled = False
         #: what went wrong in the bookkeeping, where no sample and no worker is to blame: the epoch ends in it
-        self._fault: BaseException | None = None
+        self.fault: BaseException | None = None
         #: the last epoch that may be begun before it is asked for
         self.last_epoch: float = float("inf")
         #: the loader ends with this epoch
         self.once = False
         self.closed = False
         #: the interpreter exits: whoever still reads is not told off
-        self._exiting = False
+        self.exiting = False
         self.closing = threading.Event()
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         #: where another process sees what is in hand, and the calls that are not made because they end this one
         self.desk: Any = None
         self.condemned: dict[Any, str] = {}
         #: runs coroutines where there is no event loop
         self.bridge = Bridge()
         self.plan: Plan
+        #: some of it is run by the reader itself; the reader has work of its own, even where it is nobody's worker
+        self.inline = self.reader_works = False
+        #: calls have a time limit; samples are drawn from a reservoir; epochs may be begun early
+        self.timed = self.draws = self._forks = False
         self._set_up(self._prepared(options))
-        _engines.add(self)
+        close_at_exit(self)
 
-    def _prepared(self, options: Options) -> _Setup:
-        """A plan and its lanes. What the user wrote is pickled here, so never under the lock."""
-        plan = make_plan(self.flow, options)
-        crews, lanes = dict(self.crews), dict[int, Lane]()
-        for stage in plan.stages:
-            crew = crews.get(stage.site.number)
-            if crew is None:
-                crew = crews[stage.site.number] = crew_for(stage.site, _loop_of)
-            store = None
-            if stage.cache_step is not None:
-                step = stage.steps[stage.cache_step]
-                store = self.stores.setdefault(step.number, step.op.store())
-            program = Program(stage, self.seed, one_by_one=self.budget.bounded, store=store)
-            if isinstance(stage.feed, Joined) and stage.feed.composite is None:
-                program.upstream = lanes[stage.feed.children[0].number].program
-            lane = lanes[stage.number] = Lane(stage, program, crew, self.budget, self.number)
-            if lane.remote:
-                lane.parcel = named(crew.executor.packs)(program)
-                lane.blocks = self._own_blocks()
-                crew.executor.expect(lane.parcel)
-        return _Setup(options, plan, lanes, crews)
+    def _prepared(self, options: Options) -> Setup:
+        """What another plan of the same pipeline needs to run."""
+        return Setup.of(self, options)
 
-    def _own_blocks(self) -> Blocks:
-        if self.blocks is None:
-            from penstock.executors.processes import default_blocks
-
-            bounded = self.budget.bounded
-            self.blocks = default_blocks(self.budget.spare, _FILLED_WHERE_BOUNDED) if bounded else default_blocks()
-        return self.blocks
-
-    def _set_up(self, setup: _Setup) -> None:
+    def _set_up(self, setup: Setup) -> None:
         """Run this plan from now on."""
-        plan, lanes, crews = setup.plan, setup.lanes, self.crews | setup.crews
         if self.budget.allowed is not None:
-            self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in lanes.values()))
-        for lane in lanes.values():
+            self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in setup.lanes.values()))
+        for lane in setup.lanes.values():
             lane.budget = self.budget  # another than it was made with, if somebody was interrupted since
-        inline = any(crew.executor.inline for crew in crews.values())
-        helpable = any(lane.helpable for lane in lanes.values())
-        timed = any(step.op.timeout_s is not None for stage in plan.stages for step in stage.steps)
-        draws = any(op.decouples for op in plan.joint_ops)
-        forks = not any(op.carries for op in plan.joint_ops) and all(
-            isinstance(stage.feed, (Indexed, Joined)) for stage in plan.stages
-        )
-        all_lanes = [*self.all_lanes, *lanes.values()]
-        self.crews.update(crews)
+        all_lanes = [*self.all_lanes, *setup.lanes.values()]
+        self.crews.update(setup.crews)
         # Nothing is called from here on, so Ctrl-C cannot come between.
-        self.options, self.plan, self.lanes, self.all_lanes = setup.options, plan, lanes, all_lanes
-        #: some of it is run by the reader itself
-        self.inline = inline
-        #: the reader has work of its own, even where it is nobody's worker
-        self._reader_works = inline or helpable
-        self._timed = timed
-        self._draws = draws
-        self._forks = forks
+        self.options, self.plan, self.lanes, self.all_lanes = setup.options, setup.plan, setup.lanes, all_lanes
+        self.inline, self.reader_works, self.timed = setup.inline, setup.reader_works, setup.timed
+        self.draws, self._forks = setup.draws, setup.forks
 
     def notes(self) -> list[str]:
         """What has become of the plan so far that the plan could not know, one sentence each."""
@@ -213,12 +156,12 @@ class Engine:
         Workers are started by the reader when it has nothing to read, so at once only if it will not
         read yet: `ahead`.
         """
-        self._check_open()
+        self.check_open()
         fits = start.edge is None or fits_plan(self.plan, start.edge)
         setup = None if fits else self._wary_setup()
         with LOCK:
             garbage = self._resettle()
-            self._unsettled = True
+            self.unsettled = True
             garbage += self._leave()
             if setup is not None:
                 garbage += self._drop_upcoming()
@@ -235,7 +178,7 @@ class Engine:
                 crew.join(self)
                 if ahead or crew.idle:
                     crew.rouse()
-            self._unsettled = False
+            self.unsettled = False
         discard(garbage)
         return run
 
@@ -243,16 +186,16 @@ class Engine:
         """The epoch is over for the reader: at its end if `whole`, else it was broken off."""
         with LOCK:
             garbage = self._resettle()
-            self._unsettled = True
+            self.unsettled = True
             if run is self.current:
                 garbage += self._leave(whole)
             if self.reader.inside:
                 self.reader.unpark()
-            if self._draws and self.upcoming is None and not self.closed and run.epoch < self.last_epoch:
+            if self.draws and self.upcoming is None and not self.closed and run.epoch < self.last_epoch:
                 # What is there to have samples at hand goes on to gather some.
                 self.upcoming = Run(self, run.epoch + 1, BEGINNING)
-                self._rouse()
-            self._unsettled = False
+                self.rouse()
+            self.unsettled = False
         discard(garbage)
         for crew in self.crews.values():
             crew.tell_lack()
@@ -275,10 +218,10 @@ class Engine:
         Workers may still have old tickets in hand. They hand those in to the old stages, where nobody counts any
         more; so for a moment a stage on a shared pool may have more calls at once than its cap.
         """
-        if not self._unsettled and self._fault is None:
+        if not self.unsettled and self.fault is None:
             return []
         self._abandon_runs()
-        self._openings.clear()
+        self.openings.clear()
         self.tasks.pop(self.reader, None)
         budget = Budget(self.budget.allowed)
         budget.portion = self.budget.portion
@@ -294,8 +237,8 @@ class Engine:
             step.op.forget(memo)
         for crew in self.crews.values():
             crew.resettle(self)
-        self._unsettled = False
-        self._fault = None
+        self.unsettled = False
+        self.fault = None
         garbage, self.garbage = self.garbage, []
         return garbage
 
@@ -319,8 +262,8 @@ class Engine:
     def failed(self, exc: BaseException) -> None:
         """Something went wrong that is not the failure of a sample: whoever reads is told, and the epoch ends."""
         with LOCK:
-            if self._fault is None:
-                self._fault = exc
+            if self.fault is None:
+                self.fault = exc
             self._abandon_runs()
             self.reader.waiting = False
             self.reader.unpark()
@@ -357,13 +300,13 @@ class Engine:
         """Another state is to be gone on with: nothing that has been begun is."""
         with LOCK:
             garbage = self._resettle()
-            self._unsettled = True
+            self.unsettled = True
             garbage += self._leave() + self._drop_upcoming()
             garbage += self._close_carried()
             for step in self._joint_steps():
                 step.op.forget(self.memos.get(step.number, {}))
             self.carried_before = dict(carried)
-            self._unsettled = False
+            self.unsettled = False
         discard(garbage)
 
     def _joint_steps(self) -> list[Step]:
@@ -389,16 +332,16 @@ class Engine:
         setup = self._wary_setup()
         with LOCK:
             garbage = self._resettle()
-            self._unsettled = True
+            self.unsettled = True
             garbage += self._leave()
             if setup is not None:
                 garbage += self._drop_upcoming()
                 self._set_up(setup)
-            self._unsettled = False
+            self.unsettled = False
         discard(garbage)
         return self.enter(run.epoch, Start(begun_at(self.plan.root, run.epoch, position)))
 
-    def _wary_setup(self) -> _Setup | None:
+    def _wary_setup(self) -> Setup | None:
         """A plan that does not rely on the count; None if this one does not."""
         return None if self.options.wary else self._prepared(replace(self.options, wary=True))
 
@@ -423,7 +366,7 @@ class Engine:
         if not run.sourced_out or not self._may_fork():
             return False
         self.upcoming = Run(self, run.epoch + 1, BEGINNING)
-        self._rouse()
+        self.rouse()
         return True
 
     def _may_fork(self) -> bool:
@@ -447,283 +390,20 @@ class Engine:
             out |= memory_tally(self.budget, self.blocks)
             return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memos)
 
-    # ------------------------------------------------------------------ what workers call, under the lock
-
-    def handed_in(self, job: Job | Pull, worker: Any) -> list[Any]:
-        """A worker hands in what it has made. Returns what is to be let go of outside the lock."""
-        stage_run = job.stage_run
-        lane = stage_run.lane
-        counters = lane.counters
-        if isinstance(job, Pull):
-            lane.advance(job.ended)
-            counters.reading_s += job.seconds
-            stage_run.pulled(job.pulled)
-            self._after_change(lane.crew, worker)
-            return [stage_run.inlet] if stage_run.cancelled else []
-        if self.tasks.get(worker) is job:
-            del self.tasks[worker]
-        elif job.task is not None and job.task.abandoned:
-            worker.retired = True
-            return []
-        lane.advance(job.ended)
-        counters.worked(job.seconds, job.cpu_s)
-        if job.made is not None:
-            counters.samples += len(job.made.samples)
-        units = job.expected or 1
-        lane.sizer.record(units if job.done else max(units // 4, 1), job.seconds)
-        stage_run.put(job)
-        if not (lane.stage.gathered and self._at_ease(stage_run)):
-            self._after_change(lane.crew, worker)
-        return [job] if stage_run.cancelled else []
-
-    def _at_ease(self, stage_run: StageRun) -> bool:
-        """Whether a batch is ready, and there is room: then what comes now for a reservoir is taken in later."""
-        run, outlet = self.current, stage_run.outlet
-        return (
-            run is not None and bool(run.root.outlet.ready) and 2 * outlet.held < stage_run.lane.stage.bound_tickets
-        )
-
-    def dropped(self, job: Job, worker: Any) -> None:
-        """A worker gives a ticket back without having run it to its end."""
-        with LOCK:
-            self.tasks.pop(worker, None)
-            job.stage_run.lane.advance(perf_counter())
-            job.stage_run.again(job)
-            if worker is self.reader:
-                self._unsettled = False
-
-    def _after_change(self, own: Crew, worker: Any) -> None:
-        """Something has been handed in: wake whoever can do something with it. A worker looks for itself."""
-        if worker is self.reader:
-            self._rouse()
-        elif len(self.crews) > 1:
-            self.spread(own)
-        if self.reader.waiting:
-            root = None if self.current is None else self.current.root
-            if root is None or root.outlet.ready or not root.open or self._helps_itself:
-                self.noticed()
-
-    def spread(self, own: Crew) -> None:
-        """Wake workers of other crews than `own`, if there is something for them."""
-        for crew in self.crews.values():
-            if crew is not own:
-                crew.rouse()
-
-    def noticed(self) -> None:
-        """Wake the reader if there is something for it: a chunk, the end, or a ticket of its own to run."""
-        if not self.reader.waiting:
-            return
-        run = self.current
-        if run is not None and (run.root.outlet.ready or run.root.over or self.inline):
-            self._wake_reader()
-        else:
-            self.wake_nested_reader()
-
-    @property
-    def winds_down(self) -> bool:
-        """There will be no more tickets: then workers need not wait for any."""
-        run = self.current
-        return self.once and run is not None and run.epoch >= self.last_epoch and run.root.exhausted
-
-    def _wake_reader(self) -> None:
-        if self.reader.waiting:
-            self.reader.waiting = False
-            self.reader.unpark()
-
-    @property
-    def _helps_itself(self) -> bool:
-        """Whether the reader may have to run a ticket itself, where another pipeline's worker reads or inline."""
-        return self.inline or self.reader.nested is not None
-
-    def wake_nested_reader(self) -> None:
-        """A reader inside another pipeline's function looks again whether it has to help itself."""
-        if self.reader.nested is not None:
-            self._wake_reader()
-
-    def crew_closed(self) -> None:
-        """A pool was closed under the loader."""
-        self._wake_reader()
-
-    def _rouse(self) -> None:
-        for crew in self.crews.values():
-            if crew.idle or len(crew.workers) < crew.size:
-                crew.rouse()
-
-    def pause(self, seconds: float) -> bool:
-        """Wait before a retry; False when the loader is closing."""
-        return not self.closing.wait(seconds) if seconds else not self.closing.is_set()
-
-    # ------------------------------------------------------------------ what the reader calls
+    # ------------------------------------------------------------------ what the loader calls
 
     def read(self, run: Run, timeout_s: float | None) -> Chunk | None:
-        """The next chunk of the epoch, or None at its end.
-
-        Waits for it. Where nobody else can, the reader runs tickets of its own loader: without
-        workers, or on a pool whose workers all wait in pipelines of their own.
-        """
-        began: float | None = None
-        if self._pid != system.process.pid:
-            self._check_open()
-        if run.root.outlet.ready:
-            if self.reader.staged:
-                self.reader.turn()
-            with LOCK:
-                self._unsettled = True
-                chunk = self._popped(run)
-                if chunk is not None:
-                    if self._draws:
-                        run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
-                    else:
-                        self._rouse()
-                self._unsettled = False
-            if chunk is not None:
-                return chunk
-        with Nested(self.reader) as nested:
-            while True:
-                if self.reader.staged:
-                    self.reader.turn()
-                with LOCK:
-                    self._unsettled = True
-                    chunk = self._popped(run)
-                    if chunk is not None:
-                        self._rouse()
-                        self._unsettled = False
-                        break
-                    if self._fault is not None:
-                        raise self._fault
-                    if not self._exiting:
-                        self._check_open()
-                    if run.ended or run.root.over:
-                        self._unsettled = False
-                        break
-                    nested.waits()
-                    found = self._own_job(run)
-                    if found is None and (run.root.outlet.ready or run.root.over):
-                        continue  # the last draw has ended the epoch
-                    if found is None and self._draws and self.asks and not self.reader.hungry:
-                        self.reader.hungry = True
-                        self._rouse()
-                        continue  # now that it would wait, it gets what was served before
-                    if found is None and self.reader.nested is not None:
-                        self._rouse()  # whoever is idle now does what this worker would have done
-                    # Whoever finds something for the reader from here on wakes it.
-                    self.reader.waiting = found is None
-                    if found is None:
-                        self._open()
-                    # A ticket that is in the reader's hands would be lost with it.
-                    if found is None and not self._openings:
-                        self._unsettled = False
-                if began is None:
-                    began = perf_counter()
-                    self.counters.wait_begins(began)
-                if self._openings:
-                    self._start()  # with nothing to read, there is time for that
-                    continue
-                if found is not None:
-                    nested.works()
-                    execute(found[0], self.reader, inline=found[1])
-                    continue
-                self._wait(run, began, timeout_s)
-                if len(self.reader.inside) > 1:
-                    self.reader.unpark()  # it may have been meant for the other one
-        self.counters.wait_ends(perf_counter())
-        return chunk
-
-    def _popped(self, run: Run) -> Chunk | None:
-        """The next chunk of the epoch, if it is there."""
-        root = run.root
-        chunk = root.pop()
-        if chunk is not None and not root.plain:
-            root.refill()
-        return chunk
+        """The next chunk of the epoch, or None at its end. Waits for it."""
+        return self.reader.read(run, timeout_s)
 
     def ask(self, asks: bool) -> None:
         """Whether a training loop waits for whoever reads."""
         with LOCK:
             self.asks = asks
-            if asks and self._draws and self.reader.inside:
+            if asks and self.draws and self.reader.inside:
                 self.reader.hungry = True
-                self._rouse()
+                self.rouse()
                 self._wake_reader()
-
-    def _own_job(self, run: Run) -> tuple[Job | Pull, bool] | None:
-        """A ticket for the reader itself, and whether it is inline."""
-        if not self._reader_works and self.reader.nested is None:
-            return None
-        for crew in self.crews.values():
-            inline = crew.executor.inline
-            if crew.executor.asynchronous:
-                continue
-            helps = inline or crew.needs_help(self.reader.nested)
-            for stage_run in run.stage_runs(crew):
-                job = stage_run.take() if helps else None
-                if job is None and stage_run.lane.helpable and not inline:
-                    job = stage_run.take(guest=True)
-                if job is not None:
-                    return job, inline
-        return None
-
-    def _open(self) -> None:
-        """Look for a few tickets for which workers are to be started."""
-        for crew in self.crews.values():
-            while len(self._openings) < _BURST and (job := crew.opening()) is not None:
-                self._openings.append(job)
-
-    def _start(self) -> None:
-        while True:
-            try:
-                job = self._openings.popleft()
-            except IndexError:
-                return  # all are started, or somebody else has begun anew
-            job.stage_run.lane.crew.start(job)
-
-    def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
-        """Park until something changes, a call runs out of time, or the batch does."""
-        reader = self.reader
-        LOCK_PROBE.try_if_due(busy=False)
-        # Set before the deadlines are read: a call that begins meanwhile sees it, or is seen here.
-        reader.until = inf
-        batch = inf if timeout_s is None else began + timeout_s
-        reader.until = min(batch, self._first_deadline()) if self._timed else batch
-        if reader.hungry:
-            reader.until = min(reader.until, perf_counter() + _HUNGRY_S)
-        try:
-            if reader.spot.park(None if reader.until == inf else reader.until - perf_counter()):
-                return
-        finally:
-            reader.until = -inf
-        if reader.hungry:
-            with LOCK:
-                self._rouse()  # who has waited in vain may get what it would not have got at first
-        now = perf_counter()
-        for worker, job in list(self.tasks.items()):
-            call = job.task.call
-            if any(deadline <= now for deadline in call):
-                self._give_up(worker, job, call)
-        if batch <= now:
-            raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self.holding(run)}")
-
-    def _first_deadline(self) -> float:
-        """When the first of the calls in hand runs out of time."""
-        deadlines = [job.task.deadline for job in list(self.tasks.values())]
-        return min((one for one in deadlines if one is not None), default=inf)
-
-    def _give_up(self, worker: Any, job: Job, call: Sequence[float]) -> None:
-        """A call is past its timeout. A thread cannot be killed: it is left, and its ticket begun again."""
-        with LOCK:
-            # The call may have ended since that was seen, and another begun.
-            if self.tasks.get(worker) is not job or not job.task.condemn(call):
-                return
-            self._unsettled = True
-            del self.tasks[worker]
-            job.task.abandoned = True
-            self.stuck += 1
-            lane = job.stage_run.lane
-            lane.advance(perf_counter())
-            lane.crew.replace(worker)
-            job.stage_run.again(job)
-            self._rouse()
-            self._unsettled = False
 
     def holding(self, run: Run) -> str:
         """What the stream waits for: the op and the sample in hand, of the stage nearest to the source."""
@@ -739,7 +419,7 @@ class Engine:
         if held:
             return min(held)[1]
         for stage_run in run.root.walk():
-            if getattr(stage_run.inlet, "pulling", False):
+            if stage_run.inlet.pulling:
                 return f"{stage_run.inlet.source.label}, which has not given its next record"  # type: ignore[attr-defined]
             if stage_run.inlet.lacks:
                 return stage_run.inlet.lacks
@@ -747,20 +427,9 @@ class Engine:
 
     # ------------------------------------------------------------------ ending
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise PenstockError("the loader is closed; make a new one with pipeline.loader()")
-        for crew in self.crews.values():
-            if not crew.closed:
-                continue
-            if crew.lack is not None:
-                said = f"not one {crew.executor.kind} worker could be started: {crew.lack}"
-                if "ulimit" not in said:
-                    said += "; free some memory or raise the limits of this process (ulimit -u, ulimit -v)"
-                raise PenstockError(said) from crew.lack
-            raise PenstockError("the pool that the loader runs on is closed; make a new pool and a new loader")
-        if self._pid != os.getpid():
-            raise PenstockError("the loader belongs to another process; make a new one after the fork")
+    def check_open(self) -> None:
+        """Raise if nothing can be read any more."""
+        check_open(self.crews, self.pid, self.closed)
 
     def finalizer(self) -> Callable[[], None]:
         """What ends the workers of a loader that nobody holds any more.
@@ -768,13 +437,13 @@ class Engine:
         It may run anywhere, inside the garbage collector too: it takes no lock and waits for
         nothing. It does not hold the engine, which may lead back to the loader.
         """
-        return partial(_abandoned, self.crews, self.closing, self.blocks, weakref.ref(self))
+        return partial(abandoned, self.crews, self.closing, self.blocks, weakref.ref(self))
 
     def abandon(self) -> None:
         """End without waiting or locking."""
         self.closed = True
         self._meter.stop()
-        _abandoned(self.crews, self.closing, self.blocks, weakref.ref(self))
+        abandoned(self.crews, self.closing, self.blocks, weakref.ref(self))
 
     def let_go(self, blocking: bool = True) -> None:
         """Of a loader that nobody holds any more: drop what is ready, and so free its memory.
@@ -794,9 +463,9 @@ class Engine:
 
     def close(self, grace_s: float = 2.0, quiet: bool = False) -> None:
         """End all work of this loader; workers of its own end too."""
-        if self._pid != os.getpid():
+        if self.pid != os.getpid():
             return
-        self._exiting = quiet
+        self.exiting = quiet
         try:
             with LOCK:
                 self.closed = True
@@ -810,62 +479,7 @@ class Engine:
                 self.reader.unpark()
             discard(garbage)
         finally:
-            self._end_workers(grace_s, quiet)
-
-    def _end_workers(self, grace_s: float, quiet: bool) -> None:
-        crews = dict(self.crews)
-        for number, crew in crews.items():
-            with LOCK:
-                crew.leave(self)
-            if not crew.shared:
-                crew.close(grace_s, quiet)
-            # Whoever is interrupted while it waits for workers may close once more, and waits for them then.
-            self.crews.pop(number, None)
-        _close_blocks(self.blocks, crews)
-        self.bridge.close()
-
-
-def _abandoned(
-    crews: dict[int, Crew], closing: threading.Event, blocks: Blocks | None, engine: weakref.ref[Engine]
-) -> None:
-    closing.set()
-    for crew in list(crews.values()):
-        if not crew.shared:
-            crew.dismiss()
-    _close_blocks(blocks, crews)
-    if (found := engine()) is not None:
-        found.let_go(blocking=False)
-
-
-def _close_blocks(blocks: Blocks | None, crews: dict[int, Crew]) -> None:
-    """Give shared memory back, and have the processes of pools do so, too."""
-    if blocks is None:
-        return
-    blocks.close()
-    for crew in list(crews.values()):
-        if crew.shared and crew.executor.remote:
-            for worker in list(crew.workers):
-                worker.unpark()
-
-
-def _loop_of(executor: Executor) -> Any:
-    """What a worker of `executor` runs."""
-    loop = named(
-        executor.loop or ("penstock.core.work:work_async" if executor.asynchronous else "penstock.core.work:work")
-    )
-    if executor.remote:
-        # What was registered last runs first: loaders close before what they were just given ends all processes.
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
-    return loop
-
-
-def out_of_step(label: str, number: int) -> PlanError:
-    """A sample was skipped where ranks rely on all of them delivering as many."""
-    return PlanError(
-        f"{label} skipped sample {number}, but ranks that deliver in step rely on each; say that it may: "
-        'on_error="skip", so that every rank has a stream of its own'
-    )
+            end_workers(self, grace_s, quiet)
 
 
 def _cancel_but(stage_run: StageRun, kept: set[int]) -> list[Any]:
@@ -878,11 +492,3 @@ def _cancel_but(stage_run: StageRun, kept: set[int]) -> list[Any]:
     for child in children:
         garbage += _cancel_but(child, kept)
     return garbage
-
-
-def _close_all() -> None:
-    for engine in list(_engines):
-        engine.close(grace_s=0.5, quiet=True)
-
-
-atexit.register(_close_all)

@@ -6,10 +6,12 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.core.gather import Feeder, JoinedInlet
-from penstock.core.inlets import Inlet, Part, PositionInlet, StreamInlet
-from penstock.core.redo import BEGINNING, Start, turns_key
-from penstock.core.stage import Resumed, StageRun
+from penstock.core.feeder import Feeder
+from penstock.core.gather import JoinedInlet
+from penstock.core.inlets import Inlet, Part, PositionInlet
+from penstock.core.redo import BEGINNING, Resumed, Start, turns_key
+from penstock.core.stage import StageRun
+from penstock.core.stream import StreamInlet
 from penstock.errors import StateMismatch
 from penstock.ops.op import Effect, Joint, Key
 from penstock.places import places_from

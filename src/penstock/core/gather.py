@@ -13,23 +13,25 @@ owed were made of. Those outputs are put together from that and passed on, the j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from penstock.core.budget import Budget
+from penstock.core.feeder import Feeder
 from penstock.core.inlets import Inlet
 from penstock.core.queue import Queue
-from penstock.core.redo import BEGINNING, Redo, Start, Want, given, opened_in
+from penstock.core.redo import Start
+from penstock.core.remake import Remake
 from penstock.errors import PenstockError, PlanError, StateMismatch
-from penstock.ops.op import LOST, Absent, Ingredient, Joint
-from penstock.program.chunk import Chunk, ErrorRecord, Failure, Loss, Ticket
+from penstock.ops.op import Absent, Joint
+from penstock.program.chunk import Chunk, Failure, Loss, Ticket
 from penstock.program.failure import take_note
-from penstock.provenance import Place, input_of, key_of, steps_from
-from penstock.resume.cursor import Cursor, FromParts, FromRedo, Given, Held, Mark, saved_edge
+from penstock.provenance import Place, steps_from
+from penstock.resume.cursor import Cursor, FromParts, Held, saved_edge
 from penstock.resume.schema import Front, InputState
 
-__all__ = ["Feeder", "JoinedInlet", "Upstream"]
+__all__ = ["JoinedInlet"]
 
 #: outputs of one step at the most: those of them that are still owed are named one by one in a state
 _STEP = 256
@@ -37,175 +39,6 @@ _STEP = 256
 _MANY = 32
 #: steps in which a joint does nothing, once all its inputs have ended; `epoch()` makes up to 200
 _IDLE_STEPS = 1000
-
-
-class Upstream(Protocol):
-    """What an input of a joint is filled from."""
-
-    def pop(self) -> Chunk | None:
-        """The next chunk in the order of delivery, if it is there."""
-
-    @property
-    def over(self) -> bool:
-        """No chunk will come any more."""
-
-    def start(self, epoch: int, start: Start) -> None:
-        """Begin, or begin again, as epoch `epoch`."""
-
-
-class Feeder(Queue):
-    """An input of a joint: a queue, and what it is filled from."""
-
-    def __init__(self, upstream: Upstream, **known: Any) -> None:
-        super().__init__(**known)
-        self.upstream = upstream
-        #: where the upstream was started, until something of it is taken
-        self.begun: Start = BEGINNING
-        #: earlier passes of the upstream, to make again what was wanted of them
-        self._passes: list[tuple[int, Start]] = []
-        #: what was wanted of the pass that runs, and has not come
-        self._awaited: dict[Hashable, _Seekers] = {}
-        #: nothing that was wanted is on its way any more
-        self.settled = True
-        #: a loss as it stands behind the joint; those of a pass that has ended in the step that runs
-        self.on: Callable[[Loss], Loss] = _unchanged
-        self.behind: list[Loss] = []
-
-    def begin_step(self) -> None:
-        super().begin_step()
-        self.behind = []
-
-    # ------------------------------------------------------------------ starting
-
-    def renew(self, epoch: int) -> None:
-        if epoch <= self.epoch:
-            self.taken = 0
-        # What was lost in the pass that is over stands behind the last sample taken of it.
-        behind = [*self.behind, *map(self.on, self.passed)]
-        behind += [self.on(loss._replace(before=self._stepped)) for loss in self.leading()]
-        stepped = self._stepped
-        self.begin([(epoch, BEGINNING)], {})
-        self.behind, self._stepped = behind, stepped
-
-    def begin(self, passes: list[tuple[int, Start]], sought: dict[int, list[_Sought]]) -> None:
-        """Start the upstream, for each of these passes one after the other; the last is the one to go on with."""
-        self.clear()
-        self._passes = list(passes)
-        self._sought = sought
-        self.settled = False
-        self._next_pass()
-
-    def _next_pass(self) -> None:
-        epoch, start = self._passes.pop(0)
-        self.epoch = epoch
-        self.begun = start
-        self._awaited = {}
-        for sought in self._sought.pop(epoch, ()):
-            for want in sought.wants:
-                self._awaited.setdefault(key_of(want.place), _Seekers()).add(sought)
-        redo = start.redo()
-        self._redo_keys = {key_of(place) for place in redo.places}
-        self._owed_keys = {*redo.held, *map(key_of, opened_in(start.front))}
-        self.settled = not self._awaited and not self._passes
-        self.upstream.start(epoch, start)
-
-    def cursor(self) -> Cursor | None:
-        """Where the upstream stands; None if nothing has been taken of it since its beginning."""
-        if self.last is not None:
-            lot, number = self.last
-            return lot.cursor_at(number)
-        edge = self.begun.edge
-        return None if edge is None else Cursor(Given(edge.front), tuple(self.begun.held))
-
-    # ------------------------------------------------------------------ filling
-
-    def fill(self) -> Chunk | None:
-        """Take in the next chunk of the upstream, or that it has ended; None if nothing has changed."""
-        chunk = self.upstream.pop()
-        if chunk is None:
-            if not self.upstream.over or self.ended:
-                return None
-            if self._passes:
-                self._next_pass()
-            else:
-                self.ended = True
-                self.settled = True
-            return Chunk([], ())
-        if not self.settled:
-            chunk = self._sought_out(chunk)
-        self.add_chunk(chunk)
-        self.failure = chunk.failure
-        self.come += len(chunk.samples)
-        self.come_bytes += chunk.nbytes
-        return chunk
-
-    def _sought_out(self, chunk: Chunk) -> Chunk:
-        """`chunk` without what the joint had wanted to be made again, which is given to it."""
-        keep = []
-        for sample, place in zip(chunk.samples, chunk.places, strict=True):
-            keep.append(not self._give(place, sample, None))
-        losses = [loss for loss in chunk.losses if not self._give(loss.place, LOST, loss)]
-        chunk.losses = losses
-        chunk.keep(keep)
-        return chunk
-
-    def _give(self, place: Place, sample: Any, loss: Loss | None) -> bool:
-        """Give a sample to whoever wanted it. True if somebody did."""
-        depths = range(self.depth + 1) if loss is not None else (self.depth,)
-        for depth in depths:
-            of = input_of(place, depth)
-            key = key_of(of)
-            if key in self._redo_keys:
-                seekers = self._awaited.get(key)
-                steps = steps_from(place, depth)
-                given = seekers is not None and seekers.give(of, steps, place, sample, loss)
-                # What is lost behind all that was wanted of an input concerns nobody, unless more of that is owed.
-                return given or (loss is not None and key not in self._owed_keys)
-        # What comes after all that is made again: nothing more of that will come.
-        self.settled = not self._passes
-        return False
-
-
-def _unchanged(loss: Loss) -> Loss:
-    return loss
-
-
-class _Sought:
-    """Samples that are to be made again for one purpose: all that `wants` names."""
-
-    def __init__(self, wants: Sequence[Want], number: int = 0) -> None:
-        self.wants = wants
-        #: the input of the joint
-        self.input = number
-        self.found: list[tuple[Any, Place]] = []
-        self.losses: list[Loss] = []
-
-    def take(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
-        key = key_of(of)
-        if not any(key_of(want.place) == key and want.holds(steps) for want in self.wants):
-            return False
-        if loss is not None and self.found and all(want.first and want.first == want.last for want in self.wants):
-            return False  # the one sample that was wanted came before the input failed
-        if loss is None:
-            self.found.append((sample, place))
-        else:
-            self.losses.append(loss)
-        return True
-
-
-class _Seekers:
-    """Those who want something that is made of one input."""
-
-    def __init__(self) -> None:
-        self._all: list[_Sought] = []
-
-    def add(self, one: _Sought) -> None:
-        if one not in self._all:
-            self._all.append(one)
-
-    def give(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
-        taken = [one.take(of, steps, place, sample, loss) for one in self._all]
-        return any(taken)
 
 
 class _Standing(NamedTuple):
@@ -293,7 +126,7 @@ class JoinedInlet(Inlet):
         #: steps in which nothing happened, since all inputs have ended, and how many samples waited then
         self._idle_steps = self._left = 0
         #: what is made again before the joint goes on; whether it goes on from a state
-        self._again: _Again | None = None
+        self._again: Remake | None = None
         self._resumed = False
 
     # ------------------------------------------------------------------ being resumed
@@ -303,7 +136,7 @@ class JoinedInlet(Inlet):
         joint, front = self.joint, start.front
         assert joint is not None
         self._resumed = True
-        self._again = _Again(self, joint, start.redo(), front)
+        self._again = Remake(self, joint, start.redo(), front)
         self._again.begin(start.only_wanted)
 
     # ------------------------------------------------------------------ moving
@@ -464,7 +297,7 @@ class JoinedInlet(Inlet):
         )
         return _Standing(self._key, type(joint), joint.save(), inputs, self._names)
 
-    def _redo_step(self, again: _Again) -> bool:
+    def _redo_step(self, again: Remake) -> bool:
         """Wait for what is made again; then put together what is owed, restore the joint, and go on."""
         moved = False
         for queue in self.queues:
@@ -646,137 +479,6 @@ class JoinedInlet(Inlet):
     def release(self) -> None:
         self.budget.give_back(self.held_bytes)
         self.held_bytes = 0
-
-
-class _Again:
-    """What a joint makes again when it is resumed, before it goes on."""
-
-    def __init__(self, inlet: JoinedInlet, joint: Joint, redo: Redo, front: Front | None) -> None:
-        self.front: Mark = given(front)
-        self.only_wanted = False
-        self._joint = joint
-        self._queues = inlet.queues
-        self._on = inlet._on
-        self._names = inlet._names
-        self._epoch = inlet.epoch
-        self._saved = front
-        self._redo = redo
-        #: the owed outputs, each with what its members are made again as
-        self._outputs: list[tuple[Place, list[_Sought]]] = []
-        self._held: list[_Sought] = []
-
-    def begin(self, only_wanted: bool) -> None:
-        """Start the inputs, each with what is wanted of it."""
-        self.only_wanted = only_wanted
-        saved = [] if self._saved is None else self._saved.inputs
-        if saved and not self._names and len(saved) != len(self._queues):
-            raise StateMismatch(
-                f"the state is damaged: it has {len(saved)} inputs where there are {len(self._queues)}"
-            )
-        by_name = {one.name: one for one in saved if one is not None and one.name is not None}
-        states: list[InputState | None] = [
-            by_name.get(self._names[number]) if self._names else (saved[number] if number < len(saved) else None)
-            for number in range(len(self._queues))
-        ]
-        for queue, state in zip(self._queues, states, strict=True):
-            queue.epoch = self._epoch if state is None else state.epoch
-            queue.note = None if state is None else state.note
-        sought: list[dict[int, list[_Sought]]] = [{} for _ in self._queues]
-
-        def seek(part: Ingredient) -> _Sought:
-            queue = self._queues[part.input]
-            want = (
-                Want(part.place, part.first, part.last)
-                if part.whole_input
-                else Want.sample(part.place, queue.depth)
-            )
-            epoch = queue.epoch if part.epoch is None else part.epoch
-            sought[part.input].setdefault(epoch, []).append(found := _Sought([want], part.input))
-            return found
-
-        for place in self._redo.places:
-            self._outputs.append((place, [seek(part) for part in self._joint.ingredients(place)]))
-        if self._saved is not None and not only_wanted:
-            self._held = [seek(part) for part in self._joint.held(self._saved.own, self._queues)]
-        for number, queue in enumerate(self._queues):
-            self._start(queue, states[number], sought[number], only_wanted)
-
-    def _start(
-        self, queue: Feeder, state: InputState | None, sought: dict[int, list[_Sought]], only_wanted: bool
-    ) -> None:
-        """Start one input: passes of which only something is wanted, and then the one that goes on."""
-        now = None if state is None or only_wanted else state.epoch
-        passes = []
-        for epoch in sorted(sought):
-            if epoch != now:
-                wants = [want for one in sought[epoch] for want in one.wants]
-                passes.append((epoch, Start(None, wants, only_wanted=True)))
-        if now is not None and state is not None:
-            wants = [want for one in sought.get(now, ()) for want in one.wants]
-            passes.append((now, Start(state.edge, wants)))
-        elif not self._joint.opens_inputs and not only_wanted:
-            passes.append((self._epoch, BEGINNING))
-        if passes:
-            queue.begin(passes, sought)
-        else:
-            queue.clear()
-            queue.epoch = -1
-        queue.taken = 0 if state is None else state.taken
-
-    def finish(self, passed: Queue) -> None:
-        """All that was wanted has come: put together the owed outputs, and restore the joint."""
-        samples: list[Any] = []
-        places: list[Place] = []
-        losses: list[Loss] = []
-        told: set[int] = set()
-        for place, parts in self._outputs:
-            found = [one.found[0][0] if one.found else LOST for one in parts]
-            gone = all(one is LOST for one in found)
-            for one in parts:
-                # An input that fails after it has made the sample: that was reported with what comes next.
-                new = [] if one.found else [loss for loss in one.losses if id(loss.record) not in told]
-                losses += [
-                    self._on(loss, one.input)._replace(before=len(samples), told=loss.told or not gone)
-                    for loss in new
-                ]
-                told.update(id(loss.record) for loss in new)
-            made = LOST if gone else self._joint.remake(place, found)
-            partly = self._redo.wanted.get(key_of(place)) or self._redo.held.get(key_of(place), Held(0)).after
-            if made is LOST or (partly and any(one is LOST for one in found) and len(found) > 1):
-                if made is not LOST or not any(one.losses for one in parts):
-                    losses.append(_vanished(len(samples), place))
-                continue
-            samples.append(made)
-            places.append(place)
-        passed.add(samples, places, losses, _RedoLot(FromRedo(self.front, self._redo.owed, 0), places), redo=True)
-        if self._saved is not None and not self.only_wanted:
-            self._joint.restore(self._saved.own, self._held)
-            for one in self._held:
-                more = [loss for loss in one.losses if id(loss.record) not in told]
-                passed.add([], (), [loss._replace(before=0, hard=True, told=True) for loss in more])
-                told.update(id(loss.record) for loss in more)
-
-
-class _RedoLot(NamedTuple):
-    """Owed outputs that were put together again."""
-
-    origin: FromRedo
-    places: Sequence[Place]
-
-    def cursor_at(self, number: int) -> Cursor:
-        return self.origin.cursor(self.places[number])
-
-
-def _vanished(before: int, place: Place) -> Loss:
-    """A sample that was there when the state was saved and is not made again, or of which something is missing.
-
-    What had been delivered of a group before cannot be told from the rest if one of its samples is missing.
-    """
-    exc = PenstockError(
-        "this sample, or a sample of this group, was there when the state was saved, and is not made any more; "
-        "functions must return the same for the same sample"
-    )
-    return Loss(before, ErrorRecord("resume", -1, 0, exc, place), place, hard=True)
 
 
 def _without_absent(

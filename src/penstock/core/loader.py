@@ -5,34 +5,30 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from penstock import system
 from penstock.checks import any_number, whole_number
 from penstock.core.budget import parse_bytes
-from penstock.core.engine import Engine, out_of_step
+from penstock.core.engine import Engine
 from penstock.core.epoch import Run
+from penstock.core.error_log import ErrorLog
 from penstock.core.iteration import Counted, Iteration, Left, ReadBy
 from penstock.core.redo import Start
+from penstock.core.saving import Saving
 from penstock.core.workers import LOCK, nested
-from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
+from penstock.errors import LengthUnknown, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.lazy import named
 from penstock.plan.explain import Explanation
 from penstock.plan.rules import Options, flow_length
 from penstock.plan.world import World, dealt, portion_of, world_now
-from penstock.program.chunk import Chunk, CountVaried, ErrorRecord, Failure, Loss
-from penstock.program.failure import ErrorLimit, let_go_of_samples
+from penstock.program.chunk import Chunk, CountVaried, ErrorRecord
 from penstock.provenance import Place, weight
-from penstock.resume.ranks import check_rank, for_rank, is_merged, merge_states
-from penstock.resume.schema import VERSION, Edge, RankState, State, opened, sealed
-from penstock.resume.state import check_pipeline, described
+from penstock.resume.schema import Edge
 from penstock.sources.source import Flow
 from penstock.stats.history import History, Snapshot
 from penstock.stats.lock import LOCK_PROBE
@@ -45,17 +41,9 @@ __all__ = ["Loader", "known_length"]
 
 T = TypeVar("T", covariant=True)
 
-#: records kept of samples that failed; all are counted
-_RECORDS = 10_000
 _ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
-#: chunks behind which the stream can still be told to stand
-_REMEMBERED = 48
 #: how often the loader looks at the clock while batches are handed over
 _TICK_S = 0.02
-
-#: a chunk that was handed over, without its batches: its origin and places, its epoch, and how many batches of that
-#: epoch, and in all, came before it
-_Handed = tuple[Any, Sequence[Place], int, int, int]
 
 
 class Loader(Generic[T]):
@@ -96,7 +84,6 @@ class Loader(Generic[T]):
         if asked is not None:
             find_executor(asked.kind)
         self._timeout_s = timeout_s
-        self._limit = ErrorLimit(max_errors)
         #: what the user has made, and what of it this rank runs
         self._flow = flow
         self._dealt = flow = dealt(flow, world or world_now(), needs_shard=not nested())
@@ -118,21 +105,16 @@ class Loader(Generic[T]):
         self._handed = 0
         #: where the batches of this epoch, and the steps, are counted from
         self._epoch_from = self._steps_from = 0
-        #: what a state says as long as nothing more is handed over, and how many had been by then
-        self._moment, self._moment_at = self._start_of(0), 0
+        self._saving = Saving(self._flow, self._deals, seed, self._engine)
         #: what is to be gone on with
         self._resumed: Edge | None = None
-        #: the last chunks: enough to tell where the stream stood some batches ago
-        self._chunks: deque[_Handed] = deque(maxlen=_REMEMBERED)
         #: when the clock is looked at next, and a snapshot kept
         self._due = -math.inf
         #: what has been read and not handed over yet: samples, and the places of all of its chunk
         self._in_hand: tuple[list[Any], Sequence[Place]] = ([], ())
         self._started: Run | None = None
         self._iteration: Iteration | None = None
-        # Kept here and not in the engine: an exception holds frames, and these hold the loader.
-        self._errors: deque[ErrorRecord] = deque(maxlen=_RECORDS)
-        self._error_count = 0
+        self._errors = ErrorLog(max_errors, self._deals)
         self._history = History()
         self._clock = Clock(self._engine.counters, running=False)
         weakref.finalize(self, self._engine.finalizer()).atexit = False
@@ -163,7 +145,7 @@ class Loader(Generic[T]):
                 iteration.ended = True
                 self._engine.leave(iteration.run)
                 raise
-            batch = self._moment.batch
+            batch = self._saving.moment.batch
             if iteration.first is None:
                 self._engine.leave(iteration.run, whole=True)
                 self._next_epoch += 1
@@ -174,7 +156,7 @@ class Loader(Generic[T]):
         self._next_epoch = run.epoch + 1
         self._epoch_from = self._handed - batch
         if edge is None:
-            self._stand(self._start_of(run.epoch))
+            self._stand_at(run.epoch)
         self._iteration = iteration
         self._resumed = None  # not before: Ctrl-C may have come until here, and then it is still to be gone on with
         return iteration
@@ -184,7 +166,7 @@ class Loader(Generic[T]):
         iteration = self._iteration
         if iteration is None or iteration.ended:
             return
-        self._engine._check_open()  # a loader that a fork has copied ends nothing
+        self._engine.check_open()  # a loader that a fork has copied ends nothing
         iteration.overtaken = iteration.by is ReadBy.EPOCHS
         if iteration.is_held() and self._left() != 0:
             warnings.warn(
@@ -206,32 +188,6 @@ class Loader(Generic[T]):
     def _read(self, iteration: Iteration) -> Chunk | None:
         """The next chunk of the epoch."""
         return self._engine.read(iteration.run, self._timeout_s)
-
-    @property
-    def _rank(self) -> RankState | None:
-        """Which rank of what world this is, where ranks do not deliver in step."""
-        if self._deals is None or self._deals.keeps:
-            return None
-        return RankState(self._deals.rank, self._deals.world)
-
-    def _state(self, epoch: int, batch: int = 0, at: Edge | None = None) -> State:
-        return State(
-            VERSION,
-            self._described,
-            self._seed,
-            epoch,
-            batch,
-            0,
-            at=at,
-            rank=self._rank,
-            approximate=self._engine.plan.approximate is not None,
-        )
-
-    def _start_of(self, epoch: int) -> State:
-        """Where the stream stands before the first batch of an epoch."""
-        state = self._state(epoch)
-        state.carried = self._engine.carrying()
-        return state
 
     def _entered(self, edge: Edge | None) -> Run:
         run, self._started = self._started, None
@@ -282,7 +238,7 @@ class Loader(Generic[T]):
                 if perf_counter() >= self._due:
                     self._tick(clock)
                 if chunk.losses:
-                    iteration.failure = self._cut_off(chunk)
+                    iteration.failure = self._errors.cut_off(chunk, counters.samples)
                     iteration.losses = list(chunk.losses)
                 else:
                     iteration.failure = chunk.failure
@@ -299,7 +255,7 @@ class Loader(Generic[T]):
                 self._in_hand = samples, places
                 if count:
                     first = self._handed
-                    self._chunks.append(
+                    self._saving.chunks.append(
                         (chunk.origin, places, iteration.run.epoch, first - self._epoch_from, first)
                     )
                 if count > 1:
@@ -307,7 +263,7 @@ class Loader(Generic[T]):
             if iteration.is_over():
                 return
             whole = True
-            self._check_limit(ended=True)
+            self._errors.check(counters.samples)
         except GeneratorExit:
             kept = iteration.by is ReadBy.STEPS and not iteration.ended
             raise
@@ -318,7 +274,7 @@ class Loader(Generic[T]):
                 if not iteration.ended:
                     iteration.ended = True
                     if whole:
-                        self._stand(self._start_of(iteration.run.epoch + 1))
+                        self._stand_at(iteration.run.epoch + 1)
                     engine.leave(iteration.run, whole)
 
     def _tick(self, clock: Clock) -> None:
@@ -345,27 +301,6 @@ class Loader(Generic[T]):
         left = len(samples)
         return sum(map(weight, places[len(places) - left :])), left
 
-    def _cut_off(self, chunk: Chunk) -> Failure | None:
-        """How the epoch ends after a chunk, if it does; the chunk is cut off where it has too many errors."""
-        counters = self._engine.counters
-        places = chunk.places
-        for number, loss in enumerate(chunk.losses, 1):
-            seen = sum(map(weight, places[: loss.before]))
-            too_many = self._out_of_step(loss) or self._limit.check(
-                self._error_count + number, counters.samples + seen
-            )
-            if too_many is not None:
-                chunk.samples, chunk.places = chunk.samples[: loss.before], places[: loss.before]
-                chunk.losses = chunk.losses[:number]
-                return Failure(too_many)
-        return chunk.failure
-
-    def _out_of_step(self, loss: Loss) -> PlanError | None:
-        """What a lost sample ends the run in, where ranks deliver in step."""
-        if self._deals is None or not self._deals.keeps or self._deals.world == 1:
-            return None
-        return out_of_step(loss.record.op, loss.record.index)
-
     def _report(self, iteration: Iteration) -> None:
         """Report what was lost before the next sample of the chunk in hand.
 
@@ -373,17 +308,7 @@ class Loader(Generic[T]):
         """
         number = iteration.count - len(iteration.samples)
         while iteration.losses and iteration.losses[0].before <= number:
-            self._record(iteration.losses.pop(0).record)
-
-    def _record(self, record: ErrorRecord) -> None:
-        let_go_of_samples(record.exception)
-        self._errors.append(record)
-        self._error_count += 1
-
-    def _check_limit(self, ended: bool) -> None:
-        too_many = self._limit.check(self._error_count, self._engine.counters.samples, ended)
-        if too_many is not None:
-            raise too_many
+            self._errors.add(iteration.losses.pop(0).record)
 
     def _fail(self, iteration: Iteration) -> None:
         """The stream ends here, in an exception; or goes on another way."""
@@ -394,7 +319,7 @@ class Loader(Generic[T]):
             iteration.run = self._engine.replan(iteration.run, exc.position)
             return
         if failure.record is not None:
-            self._record(failure.record)
+            self._errors.add(failure.record)
         iteration.ended = True
         self._engine.leave(iteration.run)
         raise exc
@@ -507,7 +432,7 @@ class Loader(Generic[T]):
         self._end_iteration()
         self._next_epoch = epoch
         self._started = self._resumed = None
-        self._stand(self._start_of(epoch))
+        self._stand_at(epoch)
 
     # ------------------------------------------------------------------ saving and loading
 
@@ -529,24 +454,7 @@ class Loader(Generic[T]):
         [[2, 3], [4, 5]]
         """
         behind = whole_number(behind, "state_dict(behind=)")
-        at = self._handed - behind
-        step = max(0, self.step - behind)
-        if at == self._moment_at:
-            return sealed(replace(self._moment, step=step))
-        for origin, places, epoch, batch, first in reversed(self._chunks):
-            if first < at <= first + len(places):
-                number = at - first - 1
-                edge = self._engine.standing(origin, places, number)
-                return sealed(replace(self._state(epoch, batch + number + 1, edge), step=step))
-        raise PenstockError(
-            f"state_dict(behind={behind}): this loader has handed over {self._handed} batches, and remembers "
-            f"where the stream stood for the last {_REMEMBERED} chunks of them; ask for a batch that is nearer"
-        )
-
-    @cached_property
-    def _described(self) -> list[Any]:
-        """The pipeline in words; what is made of many samples is hashed for it, once."""
-        return described(self._flow)
+        return self._saving.after(self._handed - behind, max(0, self.step - behind), behind)
 
     def load_state_dict(self, state: Any, *, strict: bool = True) -> None:
         """Go on where `state` was saved: the next iteration delivers what was left of that epoch.
@@ -554,14 +462,7 @@ class Loader(Generic[T]):
         Where ranks do not deliver in step and their number has changed, the states of all of them
         are needed, as a list. ``strict=False`` takes the state of a pipeline that was changed.
         """
-        if isinstance(state, (list, tuple)):
-            state = merge_states(state)
-        read = self._for_rank(state) if is_merged(state) else opened(state)
-        if not strict:
-            read.pipeline = None
-        check_pipeline(read, self._flow, self._seed)
-        if self._deals is not None or read.rank is not None:
-            check_rank(read.rank, self._deals)
+        read = self._saving.read(state, strict)
         self._end_iteration()
         self._started = None
         self._engine.forget(read.carried)
@@ -569,17 +470,12 @@ class Loader(Generic[T]):
         self._epoch_from = self._handed - read.batch
         self._steps_from = self._handed - read.step
         self._resumed = read.at
-        self._chunks.clear()
-        self._stand(read)
+        self._saving.chunks.clear()
+        self._saving.stand(read, self._handed)
 
-    def _for_rank(self, merged: dict[str, Any]) -> State:
-        """What of the states of all ranks falls to this one."""
-        length = self._engine.plan.source_length(self._deals)
-        return for_rank(merged, self._engine.plan, self._deals, self._seed, length)
-
-    def _stand(self, state: State) -> None:
-        """The stream stands here until another batch is handed over."""
-        self._moment, self._moment_at = state, self._handed
+    def _stand_at(self, epoch: int) -> None:
+        """The stream stands before the first batch of an epoch."""
+        self._saving.stand(self._saving.start_of(epoch), self._handed)
 
     def __len__(self) -> int:
         """Batches per epoch."""
@@ -603,7 +499,7 @@ class Loader(Generic[T]):
                 "running_s": running_s,
                 "wait_s": wait_s,
                 "wait_share": min(wait_s / running_s, 1.0) if running_s > 0 else 0.0,
-                "errors": self._error_count,
+                "errors": self._errors.count,
             }
         stages = engine.stage_stats()
         return out | stages | {"cpu_s": cpu_s + stages["cpu_s"]}
@@ -633,7 +529,7 @@ class Loader(Generic[T]):
 
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""
-        return list(self._errors)
+        return list(self._errors.records)
 
     # ------------------------------------------------------------------ ending
 

@@ -1,20 +1,40 @@
-"""Whoever reads a loader: where it waits, what it waits for, and when it is itself a worker of another."""
+"""Whoever reads a loader: where it waits, what it waits for, and when it is itself a worker of another.
+
+All waiting for batches is done here, in `Reader.read`. So it is also the reader that sees timeouts, starts workers
+while it has nothing to read, and runs tickets itself where nobody else can.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from threading import get_ident
+from time import perf_counter
+from typing import Any
 
+from penstock import system
+from penstock.core.epoch import Run
+from penstock.core.lane import Job, Pull
+from penstock.core.work import execute
 from penstock.core.workers import HERE, LOCK, Crew
+from penstock.errors import StageTimeout
 from penstock.executors.parking import is_staged, new_spot
+from penstock.program.chunk import Chunk
+from penstock.stats.lock import LOCK_PROBE
 
-__all__ = ["Nested", "Reader"]
+__all__ = ["Reader"]
+
+#: so many workers are started before looking again whether there is something to read
+_BURST = 8
+#: a reader that waits for what could be served again looks so often whether it may
+_HUNGRY_S = 0.05
 
 
 class Reader:
     """Whoever reads a loader: where it waits, and its name when it runs tickets itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
         self.name = "reader"
         self.retired = False
         self.spot = new_spot("reader")
@@ -45,8 +65,177 @@ class Reader:
     def forgo(self) -> None:
         return None
 
+    # ------------------------------------------------------------------ reading
 
-class Nested:
+    def read(self, run: Run, timeout_s: float | None) -> Chunk | None:
+        """The next chunk of the epoch, or None at its end.
+
+        Waits for it. Where nobody else can, the reader runs tickets of its own loader: without
+        workers, or on a pool whose workers all wait in pipelines of their own.
+        """
+        engine = self.engine
+        began: float | None = None
+        if engine.pid != system.process.pid:
+            engine.check_open()
+        if run.root.outlet.ready:
+            if self.staged:
+                self.turn()
+            with LOCK:
+                engine.unsettled = True
+                chunk = self._popped(run)
+                if chunk is not None:
+                    if engine.draws:
+                        run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
+                    else:
+                        engine.rouse()
+                engine.unsettled = False
+            if chunk is not None:
+                return chunk
+        with _Nested(self) as nested:
+            while True:
+                if self.staged:
+                    self.turn()
+                with LOCK:
+                    engine.unsettled = True
+                    chunk = self._popped(run)
+                    if chunk is not None:
+                        engine.rouse()
+                        engine.unsettled = False
+                        break
+                    if engine.fault is not None:
+                        raise engine.fault
+                    if not engine.exiting:
+                        engine.check_open()
+                    if run.ended or run.root.over:
+                        engine.unsettled = False
+                        break
+                    nested.waits()
+                    found = self._own_job(run)
+                    if found is None and (run.root.outlet.ready or run.root.over):
+                        continue  # the last draw has ended the epoch
+                    if found is None and engine.draws and engine.asks and not self.hungry:
+                        self.hungry = True
+                        engine.rouse()
+                        continue  # now that it would wait, it gets what was served before
+                    if found is None and self.nested is not None:
+                        engine.rouse()  # whoever is idle now does what this worker would have done
+                    # Whoever finds something for the reader from here on wakes it.
+                    self.waiting = found is None
+                    if found is None:
+                        self._open()
+                    # A ticket that is in the reader's hands would be lost with it.
+                    if found is None and not engine.openings:
+                        engine.unsettled = False
+                if began is None:
+                    began = perf_counter()
+                    engine.counters.wait_begins(began)
+                if engine.openings:
+                    self._start()  # with nothing to read, there is time for that
+                    continue
+                if found is not None:
+                    nested.works()
+                    execute(found[0], self, inline=found[1])
+                    continue
+                self._wait(run, began, timeout_s)
+                if len(self.inside) > 1:
+                    self.unpark()  # it may have been meant for the other one
+        engine.counters.wait_ends(perf_counter())
+        return chunk
+
+    def _popped(self, run: Run) -> Chunk | None:
+        """The next chunk of the epoch, if it is there."""
+        root = run.root
+        chunk = root.pop()
+        if chunk is not None and not root.plain:
+            root.refill()
+        return chunk
+
+    def _own_job(self, run: Run) -> tuple[Job | Pull, bool] | None:
+        """A ticket for the reader itself, and whether it is inline."""
+        engine = self.engine
+        if not engine.reader_works and self.nested is None:
+            return None
+        for crew in engine.crews.values():
+            inline = crew.executor.inline
+            if crew.executor.asynchronous:
+                continue
+            helps = inline or crew.needs_help(self.nested)
+            for stage_run in run.stage_runs(crew):
+                job = stage_run.take() if helps else None
+                if job is None and stage_run.lane.helpable and not inline:
+                    job = stage_run.take(guest=True)
+                if job is not None:
+                    return job, inline
+        return None
+
+    def _open(self) -> None:
+        """Look for a few tickets for which workers are to be started."""
+        engine = self.engine
+        for crew in engine.crews.values():
+            while len(engine.openings) < _BURST and (job := crew.opening()) is not None:
+                engine.openings.append(job)
+
+    def _start(self) -> None:
+        engine = self.engine
+        while True:
+            try:
+                job = engine.openings.popleft()
+            except IndexError:
+                return  # all are started, or somebody else has begun anew
+            job.stage_run.lane.crew.start(job)
+
+    def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
+        """Park until something changes, a call runs out of time, or the batch does."""
+        engine = self.engine
+        LOCK_PROBE.try_if_due(busy=False)
+        # Set before the deadlines are read: a call that begins meanwhile sees it, or is seen here.
+        self.until = inf
+        batch = inf if timeout_s is None else began + timeout_s
+        self.until = min(batch, self._first_deadline()) if engine.timed else batch
+        if self.hungry:
+            self.until = min(self.until, perf_counter() + _HUNGRY_S)
+        try:
+            if self.spot.park(None if self.until == inf else self.until - perf_counter()):
+                return
+        finally:
+            self.until = -inf
+        if self.hungry:
+            with LOCK:
+                engine.rouse()  # who has waited in vain may get what it would not have got at first
+        now = perf_counter()
+        for worker, job in list(engine.tasks.items()):
+            call = job.task.call
+            if any(deadline <= now for deadline in call):
+                self._give_up(worker, job, call)
+        if batch <= now:
+            raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {engine.holding(run)}")
+
+    def _first_deadline(self) -> float:
+        """When the first of the calls in hand runs out of time."""
+        engine = self.engine
+        deadlines = [job.task.deadline for job in list(engine.tasks.values())]
+        return min((one for one in deadlines if one is not None), default=inf)
+
+    def _give_up(self, worker: Any, job: Job, call: Sequence[float]) -> None:
+        """A call is past its timeout. A thread cannot be killed: it is left, and its ticket begun again."""
+        engine = self.engine
+        with LOCK:
+            # The call may have ended since that was seen, and another begun.
+            if engine.tasks.get(worker) is not job or not job.task.condemn(call):
+                return
+            engine.unsettled = True
+            del engine.tasks[worker]
+            job.task.abandoned = True
+            engine.stuck += 1
+            lane = job.stage_run.lane
+            lane.advance(perf_counter())
+            lane.crew.replace(worker)
+            job.stage_run.again(job)
+            engine.rouse()
+            engine.unsettled = False
+
+
+class _Nested:
     """Keeps count of the workers that wait for a pipeline inside a function of another.
 
     Such a worker may be the only one that could make the batch it waits for, so its reader runs
@@ -60,7 +249,7 @@ class Nested:
         self.counted = False
         self._ident = get_ident()
 
-    def __enter__(self) -> Nested:
+    def __enter__(self) -> _Nested:
         self.reader.nested = self.crew
         self.reader.inside.add(self._ident)
         return self

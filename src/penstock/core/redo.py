@@ -16,7 +16,7 @@ from penstock.provenance import Place, input_of, key_of, steps_from
 from penstock.resume.cursor import Given, Held, Mark
 from penstock.resume.schema import Edge, Front
 
-__all__ = ["BEGINNING", "Intake", "Redo", "Start", "Want"]
+__all__ = ["BEGINNING", "Intake", "Redo", "Resumed", "Start", "Want"]
 
 Steps = tuple[int, ...]
 
@@ -146,6 +146,29 @@ class Intake:
             ]
             return any(want.holds(steps) and not want.met(made) for want in wanted)
         return True
+
+
+@dataclass(slots=True)
+class Resumed:
+    """What a stage makes again when the stream is resumed, and what of that it lets pass."""
+
+    redo: Redo
+    depth: int
+    #: where outputs alternate: the inputs that were open, and which of them is in which slot
+    opened: Sequence[Held] = ()
+    slots: Sequence[int] = ()
+
+    def intakes(self, alternates: bool) -> tuple[Intake, Intake]:
+        """What passes of tickets that only make samples again, and what of all others.
+
+        Where outputs alternate, what only a joint further on has asked for must not take a turn.
+        """
+        if not alternates:
+            intake = Intake(self.redo, self.depth)
+            return intake, intake
+        wanted = Redo((), [want for wants in self.redo.wanted.values() for want in wants])
+        owed = Redo(list(self.redo.held.values()), ())
+        return Intake(wanted, self.depth), Intake(owed, self.depth)
 
 
 def _covers_later(steps: Steps, after: Steps) -> bool:

@@ -11,53 +11,28 @@ before it have made (`refill`), for one more ticket. `runnable` and `over` only 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
-from penstock.core.inlets import Inlet, Pulled, StreamInlet
+from penstock.core.alternate import Alternating
+from penstock.core.budget import estimated_bytes
+from penstock.core.inlets import Inlet
 from penstock.core.lane import Job, Lane, Pull
-from penstock.core.outlets import Alternating, AsDone, InOrder, Outlet
-from penstock.core.redo import Intake, Redo, turns_key
-from penstock.program.chunk import Chunk, Loss, Ticket
-from penstock.provenance import input_of, key_of
-from penstock.resume.cursor import Held
-from penstock.trees import nbytes
+from penstock.core.losses import take_losses
+from penstock.core.outlets import AsDone, InOrder, Outlet
+from penstock.core.redo import Intake, Resumed, turns_key
+from penstock.core.stream import Pulled, StreamInlet
+from penstock.program.chunk import Chunk, Ticket
 
-__all__ = ["Resumed", "StageRun"]
+__all__ = ["StageRun"]
 
 #: bytes that a worker process should make in one ticket at the most, for the same reason as below
 _CACHED_BYTES = 4 * 1024 * 1024
 #: what may wait for a late ticket before it, in bytes and in chunks
 _WAITING_BYTES, _WAITING = 256 * 1024 * 1024, 1 << 16
-#: samples of a chunk that are weighed, where it waits for a late ticket
-_WEIGHED = 8
 #: blocks read in one ticket at the most, so that their memory is still in the cache when it is used again
 _BLOCKS = 8
-
-
-@dataclass(slots=True)
-class Resumed:
-    """What a stage makes again when the stream is resumed, and what of that it lets pass."""
-
-    redo: Redo
-    depth: int
-    #: where outputs alternate: the inputs that were open, and which of them is in which slot
-    opened: Sequence[Held] = ()
-    slots: Sequence[int] = ()
-
-    def intakes(self, alternates: bool) -> tuple[Intake, Intake]:
-        """What passes of tickets that only make samples again, and what of all others.
-
-        Where outputs alternate, what only a joint further on has asked for must not take a turn.
-        """
-        if not alternates:
-            intake = Intake(self.redo, self.depth)
-            return intake, intake
-        wanted = Redo((), [want for wants in self.redo.wanted.values() for want in wants])
-        owed = Redo(list(self.redo.held.values()), ())
-        return Intake(wanted, self.depth), Intake(owed, self.depth)
 
 
 class StageRun:
@@ -414,7 +389,7 @@ class StageRun:
             else:
                 outlet.put(job.number, chunk)
             if outlet.held > lane.bound_tickets and outlet.held - len(outlet.ready) >= lane.bound_tickets:
-                lane.late_estimate.add(chunk.nbytes or _weight(chunk.samples))
+                lane.late_estimate.add(chunk.nbytes or estimated_bytes(chunk.samples))
         elif done:
             outlet.done(job.number)
         if done:
@@ -439,42 +414,11 @@ class StageRun:
             chunk = Chunk([], ())
         chunk.origin, chunk.redo = ticket.origin, ticket.redo
         if ticket.losses:
-            self._take_losses(chunk, job, done)
+            take_losses(chunk, ticket, self.lane.depth, done)
         if self._intakes is not None:
             wanted, owed = self._intakes
             return (wanted if self.outlet.sets_aside(job.number) else owed).sift(chunk)
         return chunk
-
-    def _take_losses(self, chunk: Chunk, job: Job, done: bool) -> None:
-        """Put what was lost before the ticket's inputs among what was made of them, as far as that has come."""
-        ticket, depth = job.ticket, self.lane.depth
-        waiting = ticket.losses
-        if not chunk.places and not done:
-            return
-        numbers = {key_of(place): number for number, place in enumerate(ticket.inputs)}
-        out: list[Loss] = []
-        own = list(chunk.losses)
-        for at, place in enumerate(chunk.places):
-            number = numbers[key_of(input_of(place, depth))]
-            while waiting and waiting[0].before <= number:
-                while own and own[0].before <= at and self._earlier(own[0], waiting[0], numbers, depth):
-                    out.append(own.pop(0))
-                out.append(waiting.pop(0)._replace(before=at))
-            while own and own[0].before <= at:
-                out.append(own.pop(0))
-        out += own
-        if done:
-            out += [loss._replace(before=len(chunk.samples)) for loss in waiting]
-            waiting.clear()
-        chunk.losses = out
-
-    def _earlier(self, own: Loss, other: Loss, numbers: dict[Any, int], depth: int) -> bool:
-        """Whether a sample that was lost here came before one that was lost upstream."""
-        for one in range(depth + 1):
-            number = numbers.get(key_of(input_of(own.place, one)))
-            if number is not None:
-                return number < other.before
-        return True
 
     def _left(self, job: Job) -> None:
         """The job is in nobody's hands any more."""
@@ -618,9 +562,3 @@ class StageRun:
         for child in self.children():
             garbage += child.cancel()
         return garbage
-
-
-def _weight(samples: list[Any]) -> int:
-    """About how many bytes some samples take: as many as a few of them do on average."""
-    some = samples[:: max(1, len(samples) // _WEIGHED)]
-    return sum(map(nbytes, some)) * len(samples) // max(1, len(some))

@@ -134,7 +134,7 @@ class Isolated:
 
     def enter(self, epoch: int, start: Start = BEGINNING, ahead: bool = False) -> _Run:
         """Make `epoch` the one that is read, from `start` on."""
-        self._check_open()
+        self.check_open()
         if self._current is not None:
             self.leave(self._current)
         run = self._current = _Run(epoch, start)
@@ -176,7 +176,7 @@ class Isolated:
         deadline = inf if timeout_s is None else began + timeout_s
         try:
             while True:
-                self._check_open()
+                self.check_open()
                 if run.ended:
                     return None
                 if self._early:
@@ -436,7 +436,7 @@ class Isolated:
         memory = {name: value + self._stats.get(name, 0) for name, value in memory.items()}
         return here | self._stats | memory | {"deaths": deaths, "open_s": here["open_s"]}
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self.closed:
             raise PenstockError("the loader is closed; make a new one with pipeline.loader()")
         if self._pid != os.getpid():

@@ -1,0 +1,188 @@
+"""An input of a joint: the samples of one upstream, waiting in the order of delivery. Pure.
+
+When the stream is resumed, the upstream first makes again what the joint had kept. A `Feeder` gives those samples
+to whoever seeks them (`Sought`), and lets everything else wait for the joint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol
+
+from penstock.core.queue import Queue
+from penstock.core.redo import BEGINNING, Start, Want, opened_in
+from penstock.ops.op import LOST
+from penstock.program.chunk import Chunk, Loss
+from penstock.provenance import Place, input_of, key_of, steps_from
+from penstock.resume.cursor import Cursor, Given
+
+__all__ = ["Feeder", "Sought", "Upstream"]
+
+
+class Upstream(Protocol):
+    """What an input of a joint is filled from."""
+
+    def pop(self) -> Chunk | None:
+        """The next chunk in the order of delivery, if it is there."""
+
+    @property
+    def over(self) -> bool:
+        """No chunk will come any more."""
+
+    def start(self, epoch: int, start: Start) -> None:
+        """Begin, or begin again, as epoch `epoch`."""
+
+
+class Feeder(Queue):
+    """An input of a joint: a queue, and what it is filled from."""
+
+    def __init__(self, upstream: Upstream, **known: Any) -> None:
+        super().__init__(**known)
+        self.upstream = upstream
+        #: where the upstream was started, until something of it is taken
+        self.begun: Start = BEGINNING
+        #: earlier passes of the upstream, to make again what was wanted of them
+        self._passes: list[tuple[int, Start]] = []
+        #: what was wanted of the pass that runs, and has not come
+        self._awaited: dict[Hashable, _Seekers] = {}
+        #: nothing that was wanted is on its way any more
+        self.settled = True
+        #: a loss as it stands behind the joint; those of a pass that has ended in the step that runs
+        self.on: Callable[[Loss], Loss] = _unchanged
+        self.behind: list[Loss] = []
+
+    def begin_step(self) -> None:
+        super().begin_step()
+        self.behind = []
+
+    # ------------------------------------------------------------------ starting
+
+    def renew(self, epoch: int) -> None:
+        if epoch <= self.epoch:
+            self.taken = 0
+        # What was lost in the pass that is over stands behind the last sample taken of it.
+        behind = [*self.behind, *map(self.on, self.passed)]
+        behind += [self.on(loss._replace(before=self._stepped)) for loss in self.leading()]
+        stepped = self._stepped
+        self.begin([(epoch, BEGINNING)], {})
+        self.behind, self._stepped = behind, stepped
+
+    def begin(self, passes: list[tuple[int, Start]], sought: dict[int, list[Sought]]) -> None:
+        """Start the upstream, for each of these passes one after the other; the last is the one to go on with."""
+        self.clear()
+        self._passes = list(passes)
+        self._sought = sought
+        self.settled = False
+        self._next_pass()
+
+    def _next_pass(self) -> None:
+        epoch, start = self._passes.pop(0)
+        self.epoch = epoch
+        self.begun = start
+        self._awaited = {}
+        for sought in self._sought.pop(epoch, ()):
+            for want in sought.wants:
+                self._awaited.setdefault(key_of(want.place), _Seekers()).add(sought)
+        redo = start.redo()
+        self._redo_keys = {key_of(place) for place in redo.places}
+        self._owed_keys = {*redo.held, *map(key_of, opened_in(start.front))}
+        self.settled = not self._awaited and not self._passes
+        self.upstream.start(epoch, start)
+
+    def cursor(self) -> Cursor | None:
+        """Where the upstream stands; None if nothing has been taken of it since its beginning."""
+        if self.last is not None:
+            lot, number = self.last
+            return lot.cursor_at(number)
+        edge = self.begun.edge
+        return None if edge is None else Cursor(Given(edge.front), tuple(self.begun.held))
+
+    # ------------------------------------------------------------------ filling
+
+    def fill(self) -> Chunk | None:
+        """Take in the next chunk of the upstream, or that it has ended; None if nothing has changed."""
+        chunk = self.upstream.pop()
+        if chunk is None:
+            if not self.upstream.over or self.ended:
+                return None
+            if self._passes:
+                self._next_pass()
+            else:
+                self.ended = True
+                self.settled = True
+            return Chunk([], ())
+        if not self.settled:
+            chunk = self._sought_out(chunk)
+        self.add_chunk(chunk)
+        self.failure = chunk.failure
+        self.come += len(chunk.samples)
+        self.come_bytes += chunk.nbytes
+        return chunk
+
+    def _sought_out(self, chunk: Chunk) -> Chunk:
+        """`chunk` without what the joint had wanted to be made again, which is given to it."""
+        keep = []
+        for sample, place in zip(chunk.samples, chunk.places, strict=True):
+            keep.append(not self._give(place, sample, None))
+        losses = [loss for loss in chunk.losses if not self._give(loss.place, LOST, loss)]
+        chunk.losses = losses
+        chunk.keep(keep)
+        return chunk
+
+    def _give(self, place: Place, sample: Any, loss: Loss | None) -> bool:
+        """Give a sample to whoever wanted it. True if somebody did."""
+        depths = range(self.depth + 1) if loss is not None else (self.depth,)
+        for depth in depths:
+            of = input_of(place, depth)
+            key = key_of(of)
+            if key in self._redo_keys:
+                seekers = self._awaited.get(key)
+                steps = steps_from(place, depth)
+                given = seekers is not None and seekers.give(of, steps, place, sample, loss)
+                # What is lost behind all that was wanted of an input concerns nobody, unless more of that is owed.
+                return given or (loss is not None and key not in self._owed_keys)
+        # What comes after all that is made again: nothing more of that will come.
+        self.settled = not self._passes
+        return False
+
+
+def _unchanged(loss: Loss) -> Loss:
+    return loss
+
+
+class Sought:
+    """Samples that are to be made again for one purpose: all that `wants` names."""
+
+    def __init__(self, wants: Sequence[Want], number: int = 0) -> None:
+        self.wants = wants
+        #: the input of the joint
+        self.input = number
+        self.found: list[tuple[Any, Place]] = []
+        self.losses: list[Loss] = []
+
+    def take(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
+        key = key_of(of)
+        if not any(key_of(want.place) == key and want.holds(steps) for want in self.wants):
+            return False
+        if loss is not None and self.found and all(want.first and want.first == want.last for want in self.wants):
+            return False  # the one sample that was wanted came before the input failed
+        if loss is None:
+            self.found.append((sample, place))
+        else:
+            self.losses.append(loss)
+        return True
+
+
+class _Seekers:
+    """Those who want something that is made of one input."""
+
+    def __init__(self) -> None:
+        self._all: list[Sought] = []
+
+    def add(self, one: Sought) -> None:
+        if one not in self._all:
+            self._all.append(one)
+
+    def give(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
+        taken = [one.take(of, steps, place, sample, loss) for one in self._all]
+        return any(taken)

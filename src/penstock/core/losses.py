@@ -1,0 +1,45 @@
+"""Lost samples on their way through a stage: from among its inputs to among what was made of these. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+from penstock.program.chunk import Chunk, Loss, Ticket
+from penstock.provenance import input_of, key_of
+
+__all__ = ["take_losses"]
+
+
+def take_losses(chunk: Chunk, ticket: Ticket, depth: int, done: bool) -> None:
+    """Put what was lost before the ticket's inputs among what was made of them, as far as that has come.
+
+    `depth` ops of the stage make several samples of one. If the ticket is `done`, all of it has come.
+    """
+    waiting = ticket.losses
+    if not chunk.places and not done:
+        return
+    numbers = {key_of(place): number for number, place in enumerate(ticket.inputs)}
+    out: list[Loss] = []
+    own = list(chunk.losses)
+    for at, place in enumerate(chunk.places):
+        number = numbers[key_of(input_of(place, depth))]
+        while waiting and waiting[0].before <= number:
+            while own and own[0].before <= at and _earlier(own[0], waiting[0], numbers, depth):
+                out.append(own.pop(0))
+            out.append(waiting.pop(0)._replace(before=at))
+        while own and own[0].before <= at:
+            out.append(own.pop(0))
+    out += own
+    if done:
+        out += [loss._replace(before=len(chunk.samples)) for loss in waiting]
+        waiting.clear()
+    chunk.losses = out
+
+
+def _earlier(own: Loss, other: Loss, numbers: Mapping[Hashable, int], depth: int) -> bool:
+    """Whether a sample that was lost here came before one that was lost upstream."""
+    for one in range(depth + 1):
+        number = numbers.get(key_of(input_of(own.place, one)))
+        if number is not None:
+            return number < other.before
+    return True
