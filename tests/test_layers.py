@@ -26,6 +26,7 @@ LAYERS = [
     # which samples of a source to use, and whose turn it is
     ["indices", "turns"],
     ["executors.executor"],
+    ["ops.joint"],
     ["ops.op"],
     ["sources.source"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
@@ -39,6 +40,7 @@ LAYERS = [
     ["program"],
     ["core"],
     ["remote"],
+    ["runnable"],
     ["pipeline"],
     ["construct"],
     ["penstock"],
@@ -57,7 +59,7 @@ LATE = {
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
     "construct": {"sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
-    "pipeline": {"core.fingerprint", "core.peek"},
+    "runnable": {"core.fingerprint", "core.peek"},
     "program.desk": {"memory.segment"},
     "core.setup": {"executors.processes"},
     "core.loader": {"core.parts", "stats.diagnose"},

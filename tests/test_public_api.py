@@ -58,8 +58,10 @@ def parameters(function):
 
 
 def members(cls):
-    """Public methods and properties that the class itself defines."""
-    return {name: value for name, value in vars(cls).items() if not name.startswith("_") and _documentable(value)}
+    """Public methods and properties that the class itself defines, or that a base of penstock's gives it."""
+    own = [base for base in reversed(cls.__mro__) if base.__module__.startswith("penstock")]
+    defined = {name: value for base in own for name, value in vars(base).items()}
+    return {name: value for name, value in defined.items() if not name.startswith("_") and _documentable(value)}
 
 
 def _documentable(value):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from penstock.checks import any_number, whole_number
-from penstock.core.loader import Loader, known_length
 from penstock.errors import OnError, PlanError
-from penstock.executors.executor import Placement, Pool
+from penstock.executors.executor import Pool
 from penstock.ops import (
     Batch,
     Bucket,
@@ -32,10 +29,7 @@ from penstock.ops import (
 )
 from penstock.ops.call import Retry
 from penstock.ops.op import Op
-from penstock.plan.explain import Explanation
-from penstock.plan.rules import Options, make_plan
-from penstock.plan.world import dealt, world_now
-from penstock.sources.source import Composite, Flow, Source
+from penstock.runnable import Runnable, Workers
 from penstock.sources.subset import split_source
 
 if TYPE_CHECKING:
@@ -52,7 +46,6 @@ U = TypeVar("U")
 F = TypeVar("F", bound=Callable[..., Any])
 
 Rngs = bool | Literal["global"]
-Workers = int | Literal["auto"] | None
 
 
 class Placing(TypedDict, total=False):
@@ -76,7 +69,7 @@ def _as(op: type[Op[Any, Any]]) -> Callable[[F], F]:
     return documented
 
 
-class Pipeline(Generic[T]):
+class Pipeline(Runnable[T]):
     """A source and the ops behind it: what is done to every sample, in order.
 
     A pipeline is immutable: every method returns a new one. It can be shared, printed, compared
@@ -91,28 +84,7 @@ class Pipeline(Generic[T]):
     from_sequence(range of 6).filter(lambda).map(lambda)
     """
 
-    __slots__ = ("_ops", "_passed", "_source")
-
-    def __init__(self, source: Source, ops: tuple[Op[Any, Any], ...] = ()) -> None:
-        if not isinstance(source, Source):
-            raise PlanError(
-                f"a Pipeline needs a source, got {type(source).__name__}; make one with from_sequence(), "
-                "from_iterable() or from_arrays()"
-            )
-        self._source = source
-        self._ops = ops
-        #: it was iterated before; None once the user has been told what that means
-        self._passed: bool | None = False
-
-    @property
-    def source(self) -> Source:
-        """Where the samples come from."""
-        return self._source
-
-    @property
-    def ops(self) -> tuple[Op[Any, Any], ...]:
-        """What is done to them, in order."""
-        return self._ops
+    __slots__ = ()
 
     # ------------------------------------------------------------------ ops
 
@@ -461,143 +433,3 @@ class Pipeline(Generic[T]):
     def _with(self, op: Op[Any, Any]) -> Pipeline[Any]:
         # bucket and pack group samples that were measured right before them.
         return Pipeline(self._source, (*self._ops, *op.preceded_by, op))
-
-    # ------------------------------------------------------------------ running
-
-    def loader(
-        self,
-        *,
-        seed: int = 0,
-        epochs: int | None = None,
-        state: Any = None,
-        on: str | Pool | None = None,
-        workers: Workers = None,
-        inline: bool = False,
-        isolate: bool = False,
-        memory: int | str | None = None,
-        timeout_s: float | None = None,
-        max_errors: float | None = None,
-    ) -> Loader[T]:
-        """A loader that runs this pipeline, epoch after epoch.
-
-        ``seed`` decides all random choices. ``epochs`` is how many will be read, so that none is
-        begun in vain. ``state`` is one that ``loader.state_dict()`` gave: the first epoch goes on
-        from there. ``on`` and ``workers`` say where a pipeline runs whose ops do not say so; ``workers=0``
-        is the calling thread, and ``loader.explain()`` shows the result. ``inline=True`` runs everything in
-        the calling thread, for a debugger. ``isolate=True`` runs everything in a process of its own, so
-        that the loader's Python never takes the interpreter lock from the training step.
-        ``memory="2GB"`` bounds the bytes of all samples on their way. A batch that does not come within
-        ``timeout_s`` raises ``ps.StageTimeout``. ``max_errors`` (a count, or a share below 1) ends a run
-        with too many failing samples.
-        """
-        return Loader(
-            self,
-            seed=seed,
-            epochs=epochs,
-            state=state,
-            on=on,
-            workers=workers,
-            inline=inline,
-            isolate=isolate,
-            memory=memory,
-            timeout_s=timeout_s,
-            max_errors=max_errors,
-        )
-
-    def __iter__(self) -> Iterator[T]:
-        """Epoch 0; its workers end with it. The second pass of a pipeline with a random order or draws warns."""
-        if self._passed and (chance := _chance(self)):
-            self._passed = None
-            warnings.warn(
-                f"iterating a Pipeline is always epoch 0, so {chance} chooses as it did in the pass before. For a "
-                "new order and new draws in every epoch, iterate one loader: with pipeline.loader() as loader: "
-                "for epoch, batches in loader.epochs(n)",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return self.loader(epochs=1).once(self._pass_made)
-
-    def _pass_made(self) -> None:
-        if self._passed is False:
-            self._passed = True
-
-    def __len__(self) -> int:
-        """Samples or batches per epoch."""
-        return known_length(self)
-
-    def __bool__(self) -> bool:
-        return True
-
-    def peek(
-        self, n: int = 1, *, index: int | None = None, epoch: int = 0, seed: int = 0, every_op: bool = False
-    ) -> list[Any]:
-        """The first `n` samples at once: inline, without workers.
-
-        ``index`` gives the one sample with that number in its source, as a loader with that seed
-        would make it in that epoch, up to the first op that needs others. ``every_op=True`` shows
-        each sample after every op, as a list of ``(op, sample)``.
-
-        >>> import penstock as ps
-        >>> ps.from_sequence([1, 2, 3]).map(lambda x: x * 10).peek(2)
-        [10, 20]
-        """
-        from penstock.core.peek import peek
-
-        return peek(self, n, index, epoch, seed, every_op)
-
-    def fingerprint(
-        self, epoch: int = 0, *, seed: int = 0, on: str | Pool | None = None, workers: Workers = None
-    ) -> str:
-        """A hash over what one epoch delivers, by where every sample comes from: its provenance.
-
-        The same on every layout and machine that delivers the same samples in the same order; so
-        compare it, instead of the data. It runs the whole epoch.
-
-        >>> import penstock as ps
-        >>> pipeline = ps.from_sequence(range(100)).shuffle().filter(lambda x: x % 3).batch(8)
-        >>> pipeline.fingerprint(workers=4) == pipeline.fingerprint(on="inline")
-        True
-        >>> pipeline.fingerprint(epoch=1) == pipeline.fingerprint(epoch=0)
-        False
-        """
-        epoch, seed = whole_number(epoch, "fingerprint(epoch)"), any_number(seed, "fingerprint(seed=)")
-        Placement.of(on, workers, "fingerprint()")
-        from penstock.core.fingerprint import fingerprint
-
-        return fingerprint(self, epoch, seed, Options(on, workers))
-
-    def explain(self) -> Explanation:
-        """How the pipeline will run: stages, what was fused and why, workers, bounds. Print it.
-
-        With ``loader(on=, workers=, inline=)`` it may run in another way: `Loader.explain` tells how.
-        """
-        return Explanation(make_plan(dealt(self, world_now()), Options()))
-
-    # ------------------------------------------------------------------ as a value
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._source, self._ops)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Pipeline):
-            return NotImplemented
-        return self._source is other._source and self._ops == other._ops
-
-    def __hash__(self) -> int:
-        return hash((id(self._source), len(self._ops)))
-
-    def __repr__(self) -> str:
-        written = [op.label for op in self._ops if not op.implied]
-        return ".".join([self._source.label, *written])
-
-
-def _chance(flow: Flow) -> str:
-    """The first op or source that another epoch would give another order or other draws; "" if there is none."""
-    source = flow.source
-    if isinstance(source, Composite):
-        if source.random:
-            return source.label
-        for _, part in source.parts:
-            if chance := _chance(part):
-                return chance
-    return next((op.label for op in flow.ops if op.random), "")

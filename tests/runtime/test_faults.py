@@ -15,7 +15,8 @@ from penstock.core import stage as stage_run
 from penstock.core.engine import Engine
 from penstock.core.lane import Job
 from penstock.core.workers import Crew
-from penstock.ops.op import Effect, Joint, Op
+from penstock.ops.joint import Joint
+from penstock.ops.op import Effect, Op
 from penstock.remote import front as remote
 
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 import penstock as ps
-from penstock.ops.op import Effect, Joint, Op
+from penstock.ops.joint import Joint
+from penstock.ops.op import Effect, Op
 from penstock.pipeline import Pipeline
 from penstock.sources.source import IndexedSource, StreamSource
 from penstock.testing import check_resume

@@ -13,7 +13,8 @@ from penstock.core.redo import BEGINNING, Resumed, Start, turns_key
 from penstock.core.stage import StageRun
 from penstock.core.stream import StreamInlet
 from penstock.errors import StateMismatch
-from penstock.ops.op import Effect, Joint, Key
+from penstock.ops.joint import Joint
+from penstock.ops.op import Effect, Key
 from penstock.places import places_from
 from penstock.plan.plan import Indexed, Joined, Plan, Stage, Step, Streamed
 from penstock.program.chunk import Chunk

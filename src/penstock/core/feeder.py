@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from penstock.core.queue import Queue
 from penstock.core.redo import BEGINNING, Start, Want, opened_in
-from penstock.ops.op import LOST
+from penstock.ops.joint import LOST
 from penstock.program.chunk import Chunk, Loss
 from penstock.provenance import Place, input_of, key_of, steps_from
 from penstock.resume.cursor import Cursor, Given

@@ -24,7 +24,7 @@ from penstock.core.queue import Queue
 from penstock.core.redo import Start
 from penstock.core.remake import Remake
 from penstock.errors import PenstockError, PlanError, StateMismatch
-from penstock.ops.op import Absent, Joint
+from penstock.ops.joint import Absent, Joint
 from penstock.program.chunk import Chunk, Failure, Loss, Ticket
 from penstock.program.failure import take_note
 from penstock.provenance import Place, steps_from

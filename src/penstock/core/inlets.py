@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from penstock.core.redo import BEGINNING, Start, given
 from penstock.errors import StateMismatch
-from penstock.ops.op import Length
+from penstock.ops.joint import Length
 from penstock.program.chunk import Failure, Origin, Ticket
 from penstock.provenance import Place, input_of
 from penstock.resume.cursor import Cursor, FromRedo

@@ -6,11 +6,13 @@ may keep it without a reference cycle. A `Counted` is an iterator with a length,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, TypeVar
 
 from penstock.core.epoch import Run
+from penstock.core.error_log import ErrorLog
 from penstock.errors import PenstockError
 from penstock.program.chunk import Chunk, Failure, Loss
 
@@ -67,6 +69,25 @@ class Iteration:
                 "epochs() gives one epoch at a time: read each inside the loop over epochs()"
             )
         return self.ended
+
+    def warn(self, batches: int, stacklevel: int) -> None:
+        """Say what a new iteration loses, after so many batches of this one."""
+        warnings.warn(
+            f"a new iteration of this loader ends the one under way: the rest of epoch {self.run.epoch} after "
+            f"{batches} batches is not delivered. To read an epoch in parts use loader.steps(n) or keep one "
+            "iterator; to read twice at the same time make two loaders",
+            RuntimeWarning,
+            stacklevel=stacklevel,
+        )
+
+    def report(self, errors: ErrorLog) -> None:
+        """Record what was lost before the next sample of the chunk in hand.
+
+        A state saved before that sample owes them: they are made again, and reported, after a resume.
+        """
+        number = self.count - len(self.samples)
+        while self.losses and self.losses[0].before <= number:
+            errors.add(self.losses.pop(0).record)
 
 
 class Left:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -16,34 +15,31 @@ from penstock.core.engine import Engine
 from penstock.core.epoch import Run
 from penstock.core.error_log import ErrorLog
 from penstock.core.iteration import Counted, Iteration, Left, ReadBy
+from penstock.core.observer import Observer
 from penstock.core.redo import Start
 from penstock.core.saving import Saving
-from penstock.core.workers import LOCK, nested
+from penstock.core.workers import nested
 from penstock.errors import LengthUnknown, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.lazy import named
 from penstock.plan.explain import Explanation
-from penstock.plan.rules import Options, flow_length
+from penstock.plan.lengths import known_length
+from penstock.plan.rules import Options
 from penstock.plan.world import World, dealt, portion_of, world_now
-from penstock.program.chunk import Chunk, CountVaried, ErrorRecord
-from penstock.provenance import Place, weight
+from penstock.program.chunk import CountVaried, ErrorRecord
+from penstock.provenance import weight
 from penstock.resume.schema import Edge
 from penstock.sources.source import Flow
-from penstock.stats.history import History, Snapshot
-from penstock.stats.lock import LOCK_PROBE
-from penstock.stats.watch import Clock
 
 if TYPE_CHECKING:
     from penstock.stats.report import Diagnosis
 
-__all__ = ["Loader", "known_length"]
+__all__ = ["Loader"]
 
 T = TypeVar("T", covariant=True)
 
 _ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
-#: how often the loader looks at the clock while batches are handed over
-_TICK_S = 0.02
 
 
 class Loader(Generic[T]):
@@ -93,7 +89,7 @@ class Loader(Generic[T]):
         if isolate and (why := system.why_no_processes()):
             raise PlanError(why)
         self._isolated = isolate
-        # Whatever stands in for an engine has its methods; that there are two kinds concerns only these lines.
+        # What stands in for an engine has its methods, so that there are two kinds concerns only this line.
         kind: Any = named("penstock.remote.isolated:Isolated") if isolate else Engine
         self._engine: Engine = kind(flow, Options(on, workers, inline), seed, parse_bytes(memory))
         self._last_epoch = math.inf if epochs is None else epochs - 1
@@ -108,15 +104,10 @@ class Loader(Generic[T]):
         self._saving = Saving(self._flow, self._deals, seed, self._engine)
         #: what is to be gone on with
         self._resumed: Edge | None = None
-        #: when the clock is looked at next, and a snapshot kept
-        self._due = -math.inf
-        #: what has been read and not handed over yet: samples, and the places of all of its chunk
-        self._in_hand: tuple[list[Any], Sequence[Place]] = ([], ())
         self._started: Run | None = None
         self._iteration: Iteration | None = None
         self._errors = ErrorLog(max_errors, self._deals)
-        self._history = History()
-        self._clock = Clock(self._engine.counters, running=False)
+        self._observer = Observer(self._engine)
         weakref.finalize(self, self._engine.finalizer()).atexit = False
         if state is not None:
             self.load_state_dict(state)
@@ -139,7 +130,7 @@ class Loader(Generic[T]):
         if edge is not None:
             # All of it may have been delivered before the state was saved, and an epoch is never empty for that.
             try:
-                iteration.first = self._read(iteration)
+                iteration.first = self._engine.read(iteration.run, self._timeout_s)
             except BaseException:
                 # Ctrl-C, or a timeout: the next iteration goes on with it all the same.
                 iteration.ended = True
@@ -169,13 +160,7 @@ class Loader(Generic[T]):
         self._engine.check_open()  # a loader that a fork has copied ends nothing
         iteration.overtaken = iteration.by is ReadBy.EPOCHS
         if iteration.is_held() and self._left() != 0:
-            warnings.warn(
-                f"a new iteration of this loader ends the one under way: the rest of epoch {self._epoch} after "
-                f"{self.batch_index} batches is not delivered. To read an epoch in parts use loader.steps(n) or "
-                "keep one iterator; to read twice at the same time make two loaders",
-                RuntimeWarning,
-                stacklevel=stacklevel,
-            )
+            iteration.warn(self.batch_index, stacklevel + 1)
         self._end_iteration()
 
     def _left(self) -> int | None:
@@ -184,10 +169,6 @@ class Loader(Generic[T]):
             return max(len(self) - self.batch_index, 0)
         except LengthUnknown:
             return None
-
-    def _read(self, iteration: Iteration) -> Chunk | None:
-        """The next chunk of the epoch."""
-        return self._engine.read(iteration.run, self._timeout_s)
 
     def _entered(self, edge: Edge | None) -> Run:
         run, self._started = self._started, None
@@ -210,8 +191,8 @@ class Loader(Generic[T]):
             return
         engine = self._engine
         counters = engine.counters
-        self._clock.stop()
-        clock = self._clock = Clock(counters)
+        observer = self._observer
+        observer.begin()
         whole = kept = False
         samples = iteration.samples
         try:
@@ -219,14 +200,13 @@ class Loader(Generic[T]):
                 if samples or iteration.losses:
                     while samples:
                         if iteration.losses:
-                            self._report(iteration)
+                            iteration.report(self._errors)
                         self._handed += 1
                         yield samples.pop()
                         if iteration.ended:
                             break
                     else:
-                        if iteration.losses:
-                            self._report(iteration)
+                        iteration.report(self._errors)
                 if (iteration.ended or iteration.closed or iteration.overtaken) and iteration.is_over():
                     return
                 if iteration.failure is not None:
@@ -235,8 +215,8 @@ class Loader(Generic[T]):
                 iteration.first = None
                 if chunk is None:
                     break
-                if perf_counter() >= self._due:
-                    self._tick(clock)
+                if perf_counter() >= observer.due:
+                    observer.look(self.stats)
                 if chunk.losses:
                     iteration.failure = self._errors.cut_off(chunk, counters.samples)
                     iteration.losses = list(chunk.losses)
@@ -247,12 +227,9 @@ class Loader(Generic[T]):
                 counters.samples += count if type(places) is range else sum(map(weight, places))
                 counters.batches += count
                 if counters.startup_s is None:
-                    # The run begins with nothing counted in it; what a diagnosis looks back at first is this.
-                    self._history.add(Snapshot(perf_counter(), self.stats()))
-                    clock.tick()
-                    counters.first_came()
+                    observer.first_came(self.stats())
                 iteration.samples, iteration.count = samples, count
-                self._in_hand = samples, places
+                observer.in_hand = samples, places
                 if count:
                     first = self._handed
                     self._saving.chunks.append(
@@ -268,47 +245,14 @@ class Loader(Generic[T]):
             kept = iteration.by is ReadBy.STEPS and not iteration.ended
             raise
         finally:
-            clock.stop()
+            observer.end()
             if not kept:
-                self._put_down(samples)
+                observer.put_down(samples)
                 if not iteration.ended:
                     iteration.ended = True
                     if whole:
                         self._stand_at(iteration.run.epoch + 1)
                     engine.leave(iteration.run, whole)
-
-    def _tick(self, clock: Clock) -> None:
-        """Look at the clock, which costs more than handing over a batch: so only now and then."""
-        LOCK_PROBE.try_if_due(busy=True)  # workers have begun with what there is room for now
-        clock.tick()
-        if clock.now >= self._history.due:
-            self._history.add(Snapshot(clock.now, self.stats()))
-        self._due = clock.now + _TICK_S
-
-    def _put_down(self, samples: list[Any]) -> None:
-        """The epoch is over: what was read and not handed over never will be."""
-        if self._in_hand[0] is samples:  # and not those of a new iteration
-            with LOCK:
-                unread, unread_batches = self._unread
-                self._engine.counters.samples -= unread
-                self._engine.counters.batches -= unread_batches
-                self._in_hand = [], ()
-
-    @property
-    def _unread(self) -> tuple[int, int]:
-        """How many samples and batches have been counted in, but not handed over."""
-        samples, places = self._in_hand
-        left = len(samples)
-        return sum(map(weight, places[len(places) - left :])), left
-
-    def _report(self, iteration: Iteration) -> None:
-        """Report what was lost before the next sample of the chunk in hand.
-
-        A state saved before that sample owes them: they are made again, and reported, after a resume.
-        """
-        number = iteration.count - len(iteration.samples)
-        while iteration.losses and iteration.losses[0].before <= number:
-            self._errors.add(iteration.losses.pop(0).record)
 
     def _fail(self, iteration: Iteration) -> None:
         """The stream ends here, in an exception; or goes on another way."""
@@ -328,8 +272,8 @@ class Loader(Generic[T]):
         iteration, self._iteration = self._iteration, None
         if iteration is not None and not iteration.ended:
             iteration.ended = True
-            self._clock.stop()
-            self._put_down(self._in_hand[0])
+            self._observer.end()
+            self._observer.put_down(self._observer.in_hand[0])
             self._engine.leave(iteration.run)
 
     def epochs(self, n: int | None = None) -> Counted[tuple[int, Counted[T]]]:
@@ -483,26 +427,7 @@ class Loader(Generic[T]):
 
     def stats(self) -> dict[str, float]:
         """Counters as a flat dict of numbers; see the page on stats for their names."""
-        engine = self._engine
-        with LOCK:
-            unread, unread_batches = self._unread
-            running_s, cpu_s = self._clock.spent
-            wait_s = engine.counters.waited_s(perf_counter())
-            startup_s = engine.counters.startup_s
-            if startup_s is None:
-                startup_s, running_s, cpu_s, wait_s = running_s, 0.0, 0.0, 0.0
-            out: dict[str, float] = {
-                "samples": engine.counters.samples - unread,
-                "batches": engine.counters.batches - unread_batches,
-                "epoch": self._epoch,
-                "startup_s": startup_s,
-                "running_s": running_s,
-                "wait_s": wait_s,
-                "wait_share": min(wait_s / running_s, 1.0) if running_s > 0 else 0.0,
-                "errors": self._errors.count,
-            }
-        stages = engine.stage_stats()
-        return out | stages | {"cpu_s": cpu_s + stages["cpu_s"]}
+        return self._observer.stats(self._epoch, self._errors.count)
 
     def diagnose(self, last_s: float | None = None) -> Diagnosis:
         """What limits the run, and what one change would bring; print it for a report.
@@ -515,9 +440,8 @@ class Loader(Generic[T]):
         from penstock.core.parts import parts_of
         from penstock.stats.diagnose import diagnose
 
-        now = Snapshot(perf_counter(), self.stats())
-        before = self._history.since(-math.inf if last_s is None else now.now - last_s)
-        return diagnose(parts_of(self._engine.plan), before or now, now, worker_count("auto"))
+        before, now = self._observer.period(self.stats(), last_s)
+        return diagnose(parts_of(self._engine.plan), before, now, worker_count("auto"))
 
     def explain(self) -> Explanation:
         """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
@@ -575,17 +499,3 @@ class Loader(Generic[T]):
     def __repr__(self) -> str:
         state = "closed" if self._engine.closed else f"epoch {self._epoch}, batch {self.batch_index}"
         return f"<Loader of {len(self._engine.plan.stages)} stages, {state}>"
-
-
-def known_length(flow: Flow) -> int:
-    """The number of samples or batches per epoch; an error that says why where it is not known."""
-    length = flow_length(dealt(flow, world_now()))
-    if length == math.inf:
-        raise LengthUnknown("the pipeline is endless, so it has no length; give repeat() a number, or use take(n)")
-    if length is None:
-        culprit = next(
-            (op.label for op in flow.ops if op.may_skip or op.effect.value in ("selects", "expands")),
-            flow.source.label,
-        )
-        raise LengthUnknown(f"the length is not known before the run, because of {culprit}")
-    return int(length)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain, takewhile
 from typing import Any, NamedTuple
 
-from penstock.ops.op import Absent, Length
+from penstock.ops.joint import Absent, Length
 from penstock.program.chunk import Chunk, Failure, Loss, Origin
 from penstock.provenance import Place, joined
 from penstock.resume.cursor import Came, Cursor, Lot

@@ -13,7 +13,7 @@ from penstock.core.feeder import Feeder, Sought
 from penstock.core.queue import Queue
 from penstock.core.redo import BEGINNING, Redo, Start, Want, given
 from penstock.errors import PenstockError, StateMismatch
-from penstock.ops.op import LOST, Ingredient, Joint
+from penstock.ops.joint import LOST, Ingredient, Joint
 from penstock.program.chunk import ErrorRecord, Loss
 from penstock.provenance import Place, key_of
 from penstock.resume.cursor import Cursor, FromRedo, Held, Mark

@@ -22,6 +22,7 @@ from penstock.core.lane import Job, Lane, Pull
 from penstock.core.losses import take_losses
 from penstock.core.outlets import AsDone, InOrder, Outlet
 from penstock.core.redo import Intake, Resumed, turns_key
+from penstock.core.room import Room
 from penstock.core.stream import Pulled, StreamInlet
 from penstock.program.chunk import Chunk, Ticket
 
@@ -29,8 +30,6 @@ __all__ = ["StageRun"]
 
 #: bytes that a worker process should make in one ticket at the most, for the same reason as below
 _CACHED_BYTES = 4 * 1024 * 1024
-#: what may wait for a late ticket before it, in bytes and in chunks
-_WAITING_BYTES, _WAITING = 256 * 1024 * 1024, 1 << 16
 #: blocks read in one ticket at the most, so that their memory is still in the cache when it is used again
 _BLOCKS = 8
 
@@ -70,10 +69,12 @@ class StageRun:
         self.issued = 0
         self.open = 0
         #: this epoch's part of what the lane counts
-        self._expected = 0
-        self._held_samples = 0
+        self.expected = 0
+        self.held_samples = 0
         self._held_bytes = 0
-        self._paused: list[Job] = []
+        #: tickets that were begun and are in nobody's hands, in their order
+        self.paused: list[Job] = []
+        self._room = Room(self)
         #: all tickets have been issued, the last one with what is left to be passed on
         self._tailed = False
         self._pulls = isinstance(inlet, StreamInlet)
@@ -83,11 +84,9 @@ class StageRun:
         self.plain = not inlet.pumps and not self.outlet.follows
         #: whether tickets in hand count as made: in a stage that draws ahead, and in an epoch begun early
         self._draws = lane.draws
-        #: only the number of finished tickets bounds it, so there is room as long as few are here
-        self._swift = not (lane.draws or lane.budget.bounded or lane.bound_samples is not None)
         #: the most units of a ticket, where something other than its time limits it
         self._most = 1 if stage.interleave > 1 else (_BLOCKS if stage.block_read else 1 << 30)
-        self._sized = stage.interleave > 1 or stage.block_read or lane.remote or not self._swift
+        self._sized = stage.interleave > 1 or stage.block_read or lane.remote or lane.draws or lane.budget.bounded
 
     # ------------------------------------------------------------------ looking
 
@@ -96,11 +95,11 @@ class StageRun:
         lane = self.lane
         if self.cancelled or lane.in_flight - lane.guests >= lane.cap:
             return False
-        if self._paused and self._resumable(worker) is not None:
+        if self.paused and self._room.resumable(worker) is not None:
             return True
         if self.outlet.failed or self._tailed:
             return False
-        units = self._room()
+        units = self._room.units()
         if not units:
             lane.idle_for(room=True)
             return False
@@ -123,7 +122,7 @@ class StageRun:
     @property
     def exhausted(self) -> bool:
         """There is nothing left to be begun here or before, or to be gone on with."""
-        return all(one.inlet.ended and not one.inlet.has_tail and not one._paused for one in self.walk())
+        return all(one.inlet.ended and not one.inlet.has_tail and not one.paused for one in self.walk())
 
     def _size(self, units: int) -> int:
         """How many units the next ticket may have, where there is room for `units`."""
@@ -150,78 +149,6 @@ class StageRun:
             return 0  # a journey for so few is not worth it: while another ticket is out, more will come
         return count
 
-    @property
-    def _waited_for(self) -> int:
-        """The ticket that must go on before anything more can leave; -1 if nobody waits."""
-        return self.outlet.head if self.run.current and not self.outlet.ready else -1
-
-    @property
-    def _filled(self) -> tuple[int, int]:
-        """Tickets and samples that take up room.
-
-        The epoch being read counts its own; one begun early counts all, and so has what is left.
-        """
-        lane = self.lane
-        if self.run.current:
-            return self.outlet.held + self.open, self._held_samples + self._expected
-        return lane.held + lane.open, lane.held_samples + lane.expected
-
-    @property
-    def _full(self) -> bool:
-        """Whether enough is ready for delivery, or too much waits for a late ticket before it.
-
-        Tickets in hand do not count: they are as many as there are workers.
-        """
-        outlet, lane = self.outlet, self.lane
-        ready, bound = len(outlet.ready), lane.bound_tickets
-        if lane.bound_samples is None:
-            enough = ready >= bound
-        else:
-            # One ticket per worker comes on top; without it workers would stop whenever all of them end at once.
-            enough = outlet.ready_samples >= lane.bound_samples + lane.cap * lane.sizer.size
-        if enough or len(self._paused) >= bound:
-            return True
-        waiting = outlet.held - ready
-        return waiting >= bound and (waiting >= _WAITING or waiting * lane.late_estimate.nbytes >= _WAITING_BYTES)
-
-    def _room(self) -> int:
-        """How many units a new ticket may have."""
-        lane = self.lane
-        if self._swift and self.run.current:
-            outlet, bound = self.outlet, lane.bound_tickets
-            if outlet.held < bound and not self._paused:
-                return lane.sizer.size
-        if self._draws or not self.run.current:
-            tickets, samples = self._filled
-            units = lane.sizer.size if tickets < lane.bound_tickets else 0
-            if lane.bound_samples is not None:
-                units = lane.bound_samples - samples
-        else:
-            units = 0 if self._full else lane.sizer.size
-        if units > 0 and (not lane.budget.bounded or lane.budget.admits(lane.estimate.nbytes)):
-            return units
-        head = self.issued <= self._waited_for
-        return max(units, 1) if head else 0
-
-    def _resumable(self, worker: Any) -> Job | None:
-        lane = self.lane
-        paused = self._paused
-        if lane.remote:
-            paused = [job for job in paused if job.owner is None or job.owner is worker]
-            if not paused:
-                return None
-        waited_for = self._waited_for
-        for job in paused:
-            if job.number == waited_for:
-                return job
-        tickets, samples = self._filled
-        full = tickets - self.open >= lane.bound_tickets
-        if lane.bound_samples is not None:
-            full = samples - self._expected >= lane.bound_samples
-        if full or not lane.budget.admits(lane.estimate.nbytes):
-            return None
-        return paused[0]
-
     # ------------------------------------------------------------------ taking
 
     def take(self, worker: Any = None, now: float = 0.0, guest: bool = False) -> Job | Pull | None:
@@ -245,12 +172,12 @@ class StageRun:
 
     def _found(self, worker: Any) -> Job | Pull | None:
         lane, inlet = self.lane, self.inlet
-        if self._paused and (job := self._resumable(worker)) is not None:
-            self._paused.remove(job)
+        if self.paused and (job := self._room.resumable(worker)) is not None:
+            self.paused.remove(job)
             return self._reserved(job)
         if self.outlet.failed or self._tailed:
             return None
-        units = self._room()
+        units = self._room.units()
         if not units:
             lane.idle_for(room=True)
             return None
@@ -277,11 +204,11 @@ class StageRun:
     def take_ahead(self) -> Job | None:
         """A ticket to wait in a worker process behind the one it runs, if there are enough for all."""
         lane = self.lane
-        if self.cancelled or self._paused or self.outlet.failed or self._tailed or lane.queued >= lane.in_flight:
+        if self.cancelled or self.paused or self.outlet.failed or self._tailed or lane.queued >= lane.in_flight:
             return None
         if lane.budget.bounded and not (lane.estimate.largest and lane.budget.admits(lane.estimate.largest)):
             return None  # one that waits cannot be held back any more, whatever the one before it takes
-        units = self._room()
+        units = self._room.units()
         size = min(units, lane.sizer.size)
         if not units or self.inlet.available(size * lane.cap) < size * lane.cap * lane.unit:
             return None
@@ -316,7 +243,7 @@ class StageRun:
         self.open += 1
         lane.open += 1
         lane.expected += units
-        self._expected += units
+        self.expected += units
         if outlet.follows:
             held = outlet.held
             outlet.issued(number, ticket)
@@ -380,7 +307,7 @@ class StageRun:
         before = outlet.held
         if chunk is not None and (chunk.samples or chunk.losses or chunk.failure is not None):
             count = len(chunk.samples)
-            self._held_samples += count
+            self.held_samples += count
             lane.held_samples += count
             if chunk.nbytes:
                 self._weigh(chunk.nbytes)
@@ -396,11 +323,11 @@ class StageRun:
             self.open -= 1
             lane.open -= 1
             lane.expected -= job.expected
-            self._expected -= job.expected
+            self.expected -= job.expected
             if job.ticket.nbytes:
                 lane.budget.give_back(job.ticket.nbytes)
         else:
-            insort(self._paused, job)
+            insort(self.paused, job)
         lane.held += outlet.held - before
         if self.parent is not None or not self.plain:
             self.fed()
@@ -465,7 +392,7 @@ class StageRun:
         fresh = Job(self, job.number, job.rest(), job.expected)
         fresh.progress = job.progress
         fresh.task = job.task
-        insort(self._paused, fresh)
+        insort(self.paused, fresh)
 
     def disowned(self, job: Job) -> None:
         """The process that a ticket was paused in has ended: another begins it anew."""
@@ -486,7 +413,7 @@ class StageRun:
         if self.cancelled or self._tailed or self.outlet.failed:
             return
         inlet = self.inlet
-        if inlet.pumps and not self._refilling and not self._content:
+        if inlet.pumps and not self._refilling and not self._room.content:
             lane = self.lane
             size = self._size(lane.sizer.size)
             self._refilling = True  # what is taken in may bring a stage before to say that more has come
@@ -494,11 +421,6 @@ class StageRun:
             self._refilling = False
         if self.outlet.follows and inlet.ended and not inlet.has_tail:
             self._no_more()
-
-    @property
-    def _content(self) -> bool:
-        """Whether nothing need be taken in now, since so much is ready that no ticket will be cut."""
-        return self.run.current and not self._draws and self._full and self.issued > self._waited_for
 
     def fed(self) -> None:
         """Something has changed here: take in more, and let whoever comes next know of what has come out."""
@@ -514,7 +436,7 @@ class StageRun:
             lane = self.lane
             count = len(chunk.samples)
             lane.held -= 1
-            self._held_samples -= count
+            self.held_samples -= count
             lane.held_samples -= count
             if chunk.nbytes:
                 self._weigh(-chunk.nbytes)
@@ -548,17 +470,17 @@ class StageRun:
             return []
         self.cancelled = True
         lane = self.lane
-        garbage: list[Any] = [*self._paused, self.outlet, self.inlet]
+        garbage: list[Any] = [*self.paused, self.outlet, self.inlet]
         lane.open -= self.open
-        lane.expected -= self._expected
+        lane.expected -= self.expected
         lane.held -= self.outlet.held
-        lane.held_samples -= self._held_samples
+        lane.held_samples -= self.held_samples
         if self._held_bytes:
             self._weigh(-self._held_bytes)
         self.inlet.release()
-        for job in self._paused:
+        for job in self.paused:
             lane.budget.give_back(job.ticket.nbytes)
-        self._paused, self.outlet = [], InOrder()
+        self.paused, self.outlet = [], InOrder()
         for child in self.children():
             garbage += child.cancel()
         return garbage

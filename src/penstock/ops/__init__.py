@@ -7,8 +7,9 @@ from penstock.ops.call import Retry
 from penstock.ops.epoch import Epoch
 from penstock.ops.filter import Filter
 from penstock.ops.flat_map import FlatMap
+from penstock.ops.joint import Joint
 from penstock.ops.map import Map
-from penstock.ops.op import Effect, Joint, Op, Order
+from penstock.ops.op import Effect, Op, Order
 from penstock.ops.pack import Pack
 from penstock.ops.prefetch import Prefetch
 from penstock.ops.repeat import Repeat

@@ -11,7 +11,8 @@ import numpy as np
 
 from penstock.errors import PlanError, RaggedBatch
 from penstock.ops.functions import check_function, function_name, where
-from penstock.ops.op import LOST, Effect, Ingredient, Input, Joint, Key, Length, Op
+from penstock.ops.joint import LOST, Ingredient, Input, Joint, Length
+from penstock.ops.op import Effect, Key, Op
 from penstock.ops.op import In as Sample
 from penstock.provenance import Place
 from penstock.trees import stacked

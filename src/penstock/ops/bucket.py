@@ -16,7 +16,8 @@ from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.ops.fields import get_field
 from penstock.ops.functions import as_function, function_name, is_async, where
-from penstock.ops.op import Effect, In, Joint, Key, Length, Op, unknown
+from penstock.ops.joint import Joint, Length
+from penstock.ops.op import Effect, In, Key, Op, unknown
 from penstock.ops.residents import Group, Keeping, Measured, Measuring, Resident
 from penstock.trees import stacked
 

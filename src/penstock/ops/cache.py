@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.op import Effect, In, Ingredient, Input, Joint, Key, Op
+from penstock.ops.joint import Ingredient, Input, Joint
+from penstock.ops.op import Effect, In, Key, Op
 from penstock.provenance import Place
 from penstock.trees import nbytes, read_only
 

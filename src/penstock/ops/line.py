@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from penstock.ops.op import Effect, In, Input, Joint, Key, Op
+from penstock.ops.joint import Input, Joint
+from penstock.ops.op import Effect, In, Key, Op
 from penstock.provenance import Place
 
 __all__ = ["Line"]

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.checks import whole_number
-from penstock.ops.op import Effect, In, Ingredient, Input, Joint, Key, Length, Op, Order
+from penstock.ops.joint import Ingredient, Input, Joint, Length
+from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
 from penstock.randomness import derive
 

@@ -14,7 +14,8 @@ from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.indices import class_lists
 from penstock.ops.functions import function_name, where
-from penstock.ops.op import Effect, In, Key, Length, Op, Order
+from penstock.ops.joint import Length
+from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.randomness import derive, exponential, uniform
 
 __all__ = ["Resample"]

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.ops.content import Content
-from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op
+from penstock.ops.joint import Input, Joint, Length
+from penstock.ops.op import Effect, In, Key, Op
 from penstock.provenance import Place
 from penstock.randomness import derive
 from penstock.trees import read_only

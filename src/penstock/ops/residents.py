@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar, NamedTuple
 
-from penstock.ops.op import LOST, In, Ingredient, Input, Joint, Op, Redone
+from penstock.ops.joint import LOST, Ingredient, Input, Joint, Redone
+from penstock.ops.op import In, Op
 from penstock.places import places_from, plain_places
 from penstock.provenance import Piece, Place
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.errors import StateMismatch
-from penstock.ops.op import LOST, Ingredient
+from penstock.ops.joint import LOST, Ingredient
 from penstock.ops.residents import Group, Keeping, Resident
 from penstock.provenance import Piece, Place
 

@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.op import Effect, In, Ingredient, Input, Joint, Key, Length, Op, Share
+from penstock.ops.joint import Ingredient, Input, Joint, Length
+from penstock.ops.op import Effect, In, Key, Op, Share
 from penstock.provenance import Passed, Place, root
 
 __all__ = ["MarkPadding", "Portion", "Rounds", "Shard"]

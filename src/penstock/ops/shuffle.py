@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.checks import any_number, whole_number
-from penstock.ops.op import Absent, Effect, In, Ingredient, Input, Joint, Key, Length, Op, Order, Redone
+from penstock.ops.joint import Absent, Ingredient, Input, Joint, Length, Redone
+from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.places import places_from, plain_places
 from penstock.provenance import Place, counter, input_of, key_of, steps_from
 from penstock.randomness import derive, hashed, permute

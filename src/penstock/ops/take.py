@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.checks import whole_number
-from penstock.ops.op import Effect, In, Input, Joint, Key, Length, Op, Order
+from penstock.ops.joint import Input, Joint, Length
+from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Place
 
 __all__ = ["Take"]

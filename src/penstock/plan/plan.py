@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.executors.executor import Pool
-from penstock.ops.op import Effect, Length, Op, Order
+from penstock.ops.joint import Length
+from penstock.ops.op import Effect, Op, Order
 from penstock.sources.source import Composite, IndexedSource, StreamSource
 
 __all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed"]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import PlanError
-from penstock.ops.op import Effect, Length, Op
+from penstock.ops.joint import Length
+from penstock.ops.op import Effect, Op
 from penstock.plan.plan import Step
 from penstock.sources.source import Flow, IndexedSource, Source, StreamSource
 

@@ -13,23 +13,24 @@
 
 from __future__ import annotations
 
-import math
-import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
-from penstock.memory import SHARED_BYTES
+from penstock.ops.joint import Length
 from penstock.ops.line import Line
-from penstock.ops.op import Effect, Length, Op, unknown
+from penstock.ops.op import Effect, Op
+from penstock.plan.draft import Draft, begins_anew, remember, why_not_fused
+from penstock.plan.lengths import flow_length, lengths
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
 from penstock.plan.positions import Positions, on_positions
+from penstock.plan.reasons import how_dealt, how_drawn, how_read
 from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
 
-__all__ = ["Options", "flow_length", "make_plan"]
+__all__ = ["Options", "make_plan"]
 
 #: tickets per worker before an op that gathers: it takes in several at a time, which costs as much as one
 _GATHERED = 8
@@ -53,54 +54,6 @@ def make_plan(flow: Flow, options: Options) -> Plan:
     maker = _Maker(options)
     root = maker.stages(flow, path=options.path)
     return Plan(root, flow_length(flow), (*maker.notes, *maker.placement_notes()))
-
-
-def flow_length(flow: Flow) -> Length:
-    """How many samples one epoch delivers, as far as it can be known before the run."""
-    return _lengths(flow)[-1]
-
-
-def _lengths(flow: Flow) -> list[Length]:
-    """How many samples reach each op in one epoch, and how many leave the last."""
-    source = flow.source
-    if isinstance(source, Composite):
-        lengths = [source.combined_length([flow_length(part) for _, part in source.parts])]
-    else:
-        lengths = [source.length()]
-    for op in flow.ops:
-        length = op.length(lengths[-1])
-        if length is not None and sys.maxsize < length < math.inf:
-            raise PlanError(
-                f"{op.label} makes {length} samples of {lengths[-1]}, more than can be counted; "
-                "use a smaller number, or repeat() without one to go on for ever"
-            )
-        varies = op.effect in (Effect.SELECTS, Effect.EXPANDS) or op.may_skip
-        lengths.append(unknown(length) if varies else length)
-    return lengths
-
-
-@dataclass
-class _Draft:
-    """A stage in the making."""
-
-    feed: Feed
-    site: Site
-    workers: int
-    segment: str
-    steps: list[Step] = field(default_factory=list)
-    unit: int = 1
-    interleave: int = 1
-    buffer: int | None = None
-    block_read: bool = False
-    hopeful: bool = False
-    cache_step: int | None = None
-    #: of samples that are only drawn and passed on, so many are drawn before they are asked for
-    ahead: int | None = None
-    reasons: list[str] = field(default_factory=list)
-
-    @property
-    def ordered(self) -> bool:
-        return all(step.op.ordered for step in self.steps)
 
 
 class _Maker:
@@ -135,7 +88,7 @@ class _Maker:
         top = default is None
         steps = self._numbered(flow.ops, path)
         if any(step.op.decouples for step in steps):
-            self.lengths.update(zip([step.number for step in steps], _lengths(flow), strict=False))
+            self.lengths.update(zip([step.number for step in steps], lengths(flow), strict=False))
         sites = self._placed(flow, steps, default)
         children = []
         if isinstance(flow.source, Composite):
@@ -146,12 +99,12 @@ class _Maker:
             if step in positions:
                 continue
             if step is positions.cache:
-                _remember(draft, step)
+                remember(draft, step)
                 continue
             # By the op's number, without those that have no say in what is delivered.
             segment = f"{path}{sum(one.op.buffer is None for one in steps[:number])}"
             self.loose = _order_is_lost(steps[number:])
-            if _begins_anew(draft, step.op):
+            if begins_anew(draft, step.op):
                 draft = self._lined_up(draft, step, sites[number + 1], f"{segment}-line")
             if step.op.joined:
                 draft = self._with_joint(draft, step, sites[number + 1], steps[number + 1 :], top, segment)
@@ -264,7 +217,7 @@ class _Maker:
         place: tuple[Site, int],
         children: list[Stage],
         path: str,
-    ) -> _Draft:
+    ) -> Draft:
         site, workers = place
         source = flow.source
         feed: Feed
@@ -279,14 +232,14 @@ class _Maker:
             feed = Streamed(source, _shards_ordered_by(steps))
         else:
             raise PlanError(f"{source!r} is neither an indexed nor a stream source")
-        draft = _Draft(feed, site, workers, f"{path}source")
+        draft = Draft(feed, site, workers, f"{path}source")
         if isinstance(source, IndexedSource) and site.kind != "inline":
-            draft.reasons += _how_read(source, find_executor(site.kind).remote)
+            draft.reasons += how_read(source, find_executor(site.kind).remote)
         if isinstance(feed, Indexed):
             for order, step in feed.orders:
                 draft.reasons.append(f"{step.op.label} is computed from the position, {order.stores}")
         if positions.dealt is not None:
-            draft.reasons.append(_how_dealt(positions.dealt.op.deals))
+            draft.reasons.append(how_dealt(positions.dealt.op.deals))
         if isinstance(source, StreamSource):
             if find_executor(site.kind).remote:
                 return self._opening_here(draft, place)
@@ -297,32 +250,32 @@ class _Maker:
                 )
         return draft
 
-    def _opening_here(self, draft: _Draft, place: tuple[Site, int]) -> _Draft:
+    def _opening_here(self, draft: Draft, place: tuple[Site, int]) -> Draft:
         """A stream is read by a thread of this process; its samples travel to the others."""
-        reading = _Draft(draft.feed, *self._site(Placement("thread", 1)), draft.segment)
+        reading = Draft(draft.feed, *self._site(Placement("thread", 1)), draft.segment)
         reading.reasons.append("the stream is read here, by one thread, and not in the worker processes")
-        after = _Draft(Joined((self._finished(reading),)), *place, draft.segment)
+        after = Draft(Joined((self._finished(reading),)), *place, draft.segment)
         after.reasons.append("samples reach the worker processes through shared memory")
         return after
 
-    def _lined_up(self, draft: _Draft, step: Step, place: tuple[Site, int], segment: str) -> _Draft:
+    def _lined_up(self, draft: Draft, step: Step, place: tuple[Site, int], segment: str) -> Draft:
         """A new segment, which is resumed by the numbers of its samples."""
         stage = self._finished(draft)
         line = Step(Line(), self.steps, "line")
         self.steps += 1
-        after = _Draft(Joined((stage,), line), *place, segment)
+        after = Draft(Joined((stage,), line), *place, segment)
         after.reasons.append(f"not fused with stage {stage.number}: {step.op.label} takes its samples one by one")
         return after
 
-    def _added(self, draft: _Draft, step: Step, place: tuple[Site, int]) -> _Draft:
+    def _added(self, draft: Draft, step: Step, place: tuple[Site, int]) -> Draft:
         if step.op.buffer is not None:
             draft.buffer = step.op.buffer
             return draft
         return self._with_step(draft, step, place)
 
     def _with_joint(
-        self, draft: _Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool, segment: str
-    ) -> _Draft:
+        self, draft: Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool, segment: str
+    ) -> Draft:
         op = step.op
         why = self._why_not_in_worker(draft, op, place, later, top)
         if why is None:
@@ -362,12 +315,12 @@ class _Maker:
                 f"{op.label} has no end, and {carrying.label} before it goes round by itself; leave {op.label} out"
             )
         length = self.lengths.get(step.number)
-        after = _Draft(Joined((stage,), step, length=length), *place, segment)
+        after = Draft(Joined((stage,), step, length=length), *place, segment)
         if op.effect is Effect.REGROUPS:
             after.steps.append(step)
         if op.decouples:
             after.ahead = next((size for one in later if (size := one.op.group_size())), 1)
-            after.reasons += _how_drawn(op, length, stage)
+            after.reasons += how_drawn(op, length, stage)
             return after
         after.reasons.append(f"{op.label} needs the order of delivery: {why}")
         if not stage.ordered:
@@ -375,7 +328,7 @@ class _Maker:
         return after
 
     def _why_not_in_worker(
-        self, draft: _Draft, op: Op[Any, Any], place: tuple[Site, int], later: list[Step], top: bool
+        self, draft: Draft, op: Op[Any, Any], place: tuple[Site, int], later: list[Step], top: bool
     ) -> str | None:
         """Why a batch cannot be made by the worker that has its samples; None if it can."""
         if op.effect is not Effect.REGROUPS or op.group_size() is None:
@@ -402,12 +355,12 @@ class _Maker:
                 return "a later op counts what is delivered, and a function may skip a sample"
         return None
 
-    def _with_step(self, draft: _Draft, step: Step, place: tuple[Site, int]) -> _Draft:
+    def _with_step(self, draft: Draft, step: Step, place: tuple[Site, int]) -> Draft:
         op = step.op
-        why = _why_not_fused(draft, op, place)
+        why = why_not_fused(draft, op, place)
         if why is not None:
             stage = self._finished(draft)
-            draft = _Draft(Joined((stage,)), *place, stage.segment)
+            draft = Draft(Joined((stage,)), *place, stage.segment)
             draft.reasons.append(f"not fused with stage {stage.number}: {why}")
         elif draft.steps or op.placement is None:
             draft.reasons.append(f"{op.label} rides along, without a hop")
@@ -417,7 +370,7 @@ class _Maker:
             draft.reasons.append(f"the outputs of {op.interleave} inputs alternate, one by one")
         return draft
 
-    def _keep_here(self, draft: _Draft) -> None:
+    def _keep_here(self, draft: Draft) -> None:
         """Samples that have come back from other processes are not sent there again for nothing."""
         if any(step.op.calls_user for step in draft.steps):
             return
@@ -427,7 +380,7 @@ class _Maker:
 
     # ------------------------------------------------------------------ bound
 
-    def _finished(self, draft: _Draft, gathered: bool = False) -> Stage:
+    def _finished(self, draft: Draft, gathered: bool = False) -> Stage:
         self.count += 1
         if find_executor(draft.site.kind).remote and isinstance(draft.feed, Joined):
             self._keep_here(draft)
@@ -476,19 +429,6 @@ def _shards_ordered_by(steps: list[Step]) -> Step | None:
     return None
 
 
-def _how_drawn(op: Op[Any, Any], length: Length, stage: Stage) -> list[str]:
-    """What is to be known of an op that is there to have samples at hand."""
-    reasons = [
-        f"{op.label} has a thread of its own, so that no draw waits for the workers of stage {stage.number}",
-        f"samples come as the workers of stage {stage.number} finish them, and are drawn at random; "
-        "what was served before is served again only when the training loop would wait",
-        "which samples come depends on who is faster: not the same for every layout, nor exact after a resume",
-    ]
-    if op.length(length) is None:
-        reasons.append("how many draws an epoch has is not known yet, so the first pass serves every sample once")
-    return reasons
-
-
 def _order_is_lost(later: list[Step]) -> bool:
     """Whether an op further on takes samples in any order, and none before it depends on theirs."""
     for number, step in enumerate(later):
@@ -497,57 +437,12 @@ def _order_is_lost(later: list[Step]) -> bool:
     return False
 
 
-def _how_read(source: IndexedSource, remote: bool) -> list[str]:
-    """How samples get from an indexed source to the workers."""
-    if not remote:
-        return ["workers read their own samples; only positions reach them"]
-    if source.stays:
-        return [f"{source.stays}, is read here; its items travel with the tickets"]
-    reasons = ["worker processes read their own samples; only positions reach them"]
-    if source.heap_bytes >= SHARED_BYTES:
-        size = f"{source.heap_bytes / 1e6:,.0f} MB"
-        reasons.append(f"{size} of arrays are copied into shared memory once; all processes look at that")
-    return reasons
-
-
-def _how_dealt(deals: Any) -> str:
-    """Which positions this rank gets."""
-    if deals.world == 1:
-        return "there is one rank, which gets all positions"
-    what = "sample" if deals.block == 1 else f"block of {deals.block}"
-    rest = {"drop": "; a last round that is not full is dropped", False: ""}.get(
-        deals.equal, "; the last round is filled up with the first samples"
-    )
-    return f"rank {deals.rank} gets every {deals.world}th {what} of the epoch{rest}; no other position is read"
-
-
 def _carrying(stage: Stage) -> Op[Any, Any] | None:
     """An op before the end of `stage` whose joint goes on from epoch to epoch."""
     for one in stage.walk():
         if one.joint_op is not None and one.joint_op.carries:
             return one.joint_op
     return None
-
-
-def _begins_anew(draft: _Draft, op: Op[Any, Any]) -> bool:
-    """Whether `op` needs a line before it, so that samples before it are owed one by one, by their places.
-
-    So it is where outputs alternate, and where an op that does not keep the order takes single outputs of a sample.
-    """
-    if op.buffer is not None or op.joined:
-        return False
-    if draft.interleave > 1:
-        return True
-    return (not op.ordered or op.interleave > 1) and _expanded(draft) > 0
-
-
-def _expanded(draft: _Draft) -> int:
-    """How many ops since the source or joint make several samples of one."""
-    feed = draft.feed
-    before = 0
-    if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
-        before = feed.children[0].depth
-    return before + sum(step.op.effect is Effect.EXPANDS for step in draft.steps)
 
 
 def _keeps_order(later: list[Step]) -> bool:
@@ -564,28 +459,3 @@ def _rides(site: Site, blocking: bool, asynchronous: bool) -> bool:
     if site.kind == "inline":
         return True
     return not blocking if _on_loop(site) else not asynchronous
-
-
-def _remember(draft: _Draft, step: Step) -> None:
-    """Put a cache that keeps single samples into the stage that makes them."""
-    draft.cache_step = len(draft.steps)
-    draft.steps.append(step)
-    draft.reasons.append(
-        f"{step.op.label} keeps single samples: what comes before runs once per sample of the source"
-    )
-
-
-def _why_not_fused(draft: _Draft, op: Op[Any, Any], place: tuple[Site, int]) -> str | None:
-    if place[0] is not draft.site:
-        return (
-            f"{op.label} has a place of its own"
-            if op.placement is not None
-            else (f"{op.label} is an async def" if op.asynchronous else f"{op.label} would block the event loop")
-        )
-    if place[1] != draft.workers:
-        return f"{op.label} has a number of workers of its own"
-    if op.interleave > 1 and draft.steps:
-        return f"{op.label} alternates between its inputs, which an op before it might drop"
-    if draft.interleave > 1:
-        return f"the samples alternate before they reach {op.label}"
-    return None

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import PlanError
-from penstock.ops.op import Effect, Length, Op, Share
+from penstock.ops.joint import Length
+from penstock.ops.op import Effect, Op, Share
 from penstock.sources.source import Composite, Flow, IndexedSource, Source
 
 __all__ = ["ALONE", "Dealt", "World", "dealt", "portion_of", "world_now"]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.ops.op import Key, Length, Order
+from penstock.ops.joint import Length
+from penstock.ops.op import Key, Order
 from penstock.provenance import Place, origin, single, way
 from penstock.sources.source import IndexedSource, Indices
 

@@ -7,7 +7,6 @@ says what becomes of the ticket it had in hand.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import weakref
@@ -33,9 +32,11 @@ from penstock.program.chunk import Chunk
 from penstock.program.desk import READING, Desk, Sample, new_desk
 from penstock.remote.cargo import Cargo
 from penstock.remote.line import Line, take_back
+from penstock.remote.pools import end_with_interpreter, is_stopped
 from penstock.remote.remote_task import RemoteTask, described
 from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
+from penstock.remote.sent import Paused, Sent
 from penstock.remote.wire import OTHER, Gone, Late, Message, Reply
 
 __all__ = ["work_remote"]
@@ -49,22 +50,16 @@ _STILLBORN, _STILLBORN_KILLED = 10, 60
 #: processes of a crew that die without one answer in between
 _DEATHS_RUNNING = 100
 
-#: how long workers of a pool have to end at the end of the interpreter
-_EXIT_S = 0.5
-
 #: hands in what a ticket has made, under the lock; returns what is to be let go of outside of it
 HandIn = Callable[[], list[Any]]
 
 _tickets = count(1)
-#: crews with worker processes; guarded by LOCK
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
 
 def work_remote(crew: Crew, first: list[Job | Pull], grow: bool, worker: ProcessWorker) -> None:
     """The life of the thread in front of a worker process. It begins as that of a thread does."""
     front = _Front(crew, worker)
-    with LOCK:
-        _crews.add(crew)
+    end_with_interpreter(crew)
     try:
         _life(crew, first, grow, worker, front)
     except BaseException as exc:
@@ -113,30 +108,6 @@ def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: ProcessWorker
             worker.park()
 
 
-class _Sent:
-    """A ticket that was sent and is not answered yet."""
-
-    __slots__ = ("grant", "job", "ticket")
-
-    def __init__(self, ticket: int, job: Job, grant: Block | None) -> None:
-        self.ticket = ticket
-        self.job = job
-        self.grant = grant
-
-
-class _Paused:
-    """Stands in `Job.chunks` for a ticket that was paused in a worker process."""
-
-    def __init__(self, front: _Front, ticket: int) -> None:
-        self.front = front
-        self.ticket = ticket
-
-    def close(self) -> None:
-        """Nobody waits for the rest of it."""
-        self.front.unwanted.append(self.ticket)
-        self.front.worker.unpark()
-
-
 class _Front:
     """One worker process, as its thread sees it."""
 
@@ -146,7 +117,7 @@ class _Front:
         self.worker = worker
         self.executor = crew.executor
         #: what the process has not answered; it runs the first of them
-        self.out: deque[_Sent] = deque()
+        self.out: deque[Sent] = deque()
         #: tickets that it has begun and that are paused
         self.paused: dict[int, weakref.ref[Job]] = {}
         #: those of them that nobody waits for; any thread may add to it
@@ -213,7 +184,7 @@ class _Front:
             return [self._handing_in(job, told, True)]
         # A ticket that is gone on with has a new number too: what was forgone has a lower one.
         number = next(_tickets)
-        sent = _Sent(number, job, None)
+        sent = Sent(number, job, None)
         self.out.append(sent)
         line = self._connected()
         job.task.desk, job.task.worker_name = self.desk, self.worker.name
@@ -261,7 +232,7 @@ class _Front:
                 os.close(fd)
         return self.line
 
-    def _send_run(self, line: Line, sent: _Sent, grant: int | None, layout: Layout | None) -> None:
+    def _send_run(self, line: Line, sent: Sent, grant: int | None, layout: Layout | None) -> None:
         header = number = None
         body: list[Any] = []
         if layout is not None:
@@ -354,7 +325,7 @@ class _Front:
         self.crew.deaths = 0
         task.rest()
         if not done:
-            job.chunks = _Paused(self, sent.ticket)
+            job.chunks = Paused(self, sent.ticket)
             job.owner = self.worker
             self.paused[sent.ticket] = weakref.ref(job)
         return [self._handing_in(job, chunk, done, reply.seconds, reply.cpu_s)]
@@ -397,7 +368,7 @@ class _Front:
                 wait_s = min(left, timeout_s)
             if line.wait(wait_s):
                 return
-            if _stopped(self.worker.process.pid):
+            if is_stopped(self.worker.process.pid):
                 self.worker.process.kill()
 
     def _patience(self) -> float:
@@ -481,7 +452,7 @@ class _Front:
         self.crew.rouse()
         return []
 
-    def _take_back(self, sent: _Sent) -> None:
+    def _take_back(self, sent: Sent) -> None:
         """A ticket was not sent after all."""
         take_back(sent.grant)
         take_back(self._lent.pop(sent.ticket, None))
@@ -512,29 +483,3 @@ def _most_stillborn(end: Exit | None) -> int:
 def _count_death(job: Job) -> list[Any]:
     job.stage_run.run.engine.deaths += 1
     return []
-
-
-def _stopped(pid: int) -> bool:
-    """Whether a process was stopped, by SIGSTOP or a debugger, and so cannot see that its time is up."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
-    except (OSError, IndexError):
-        return False
-
-
-def _end_pools() -> None:
-    """At the end of the interpreter, when all loaders are closed and no process has been killed yet.
-
-    Pools outlive loaders, and their workers would replace every process that is killed.
-    """
-    with LOCK:
-        crews = [crew for crew in _crews if crew.pid == os.getpid() and not crew.closed]
-    for crew in crews:
-        crew.dismiss()
-    for crew in crews:
-        crew.close(_EXIT_S, quiet=True)
-
-
-# The last registered runs first: the engines close their loaders, then this, then `startup` kills what is left.
-atexit.register(_end_pools)

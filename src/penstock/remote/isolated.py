@@ -33,11 +33,12 @@ from penstock.memory.parcel import pack
 from penstock.plan.plan import Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.program.chunk import Chunk
-from penstock.program.desk import Desk, new_desk
+from penstock.program.desk import new_desk
 from penstock.provenance import Place
 from penstock.remote.cargo import Cargo
 from penstock.remote.line import Line, take_back
 from penstock.remote.preload import refuse_in_import
+from penstock.remote.suspicion import Suspicion
 from penstock.remote.wire import Gone, Late, Message
 from penstock.resume.schema import Edge, InputState, checked, plain_data
 from penstock.sources.source import Flow
@@ -124,7 +125,7 @@ class Isolated:
         #: so that the finalizer reaches the process without holding the engine
         self._processes: list[Process] = []
         #: what deaths without anything new say of the sample in hand
-        self._suspicion = _Suspicion()
+        self._suspicion = Suspicion()
 
     def notes(self) -> list[str]:
         """As that of an engine. What becomes of workers in the process is not known here."""
@@ -483,46 +484,6 @@ def _refuse_pools(plan: Plan) -> None:
                 f"loader(isolate=True) runs everything in one process of its own, where the pool of {ops} is not; "
                 "give workers= instead of a pool, or leave isolate out"
             )
-
-
-class _Suspicion:
-    """Finds the sample that ends the process. A death alone says nothing: processes die for many reasons.
-
-    After two deaths without anything new the next process does one thing after the other and shows what it has in
-    hand. A sample that is in hand three times running is not run any more, and `on_error` decides.
-    """
-
-    def __init__(self) -> None:
-        #: by the call: how the process ended
-        self.condemned: dict[tuple[int, int, int], str] = {}
-        self.desk: Desk | None = None
-        self._deaths = 0
-        self._suspect: tuple[int, int, int] | None = None
-        self._kills = 0
-
-    @property
-    def careful(self) -> bool:
-        """The next process shows what it has in hand."""
-        return self._deaths >= 2
-
-    def relieve(self) -> None:
-        """Something new has come."""
-        self._deaths = self._kills = 0
-        self._suspect = self.desk = None
-
-    def death(self, how: str) -> None:
-        """A process has ended, in this way, without anything new from it."""
-        self._deaths += 1
-        sample = None if self.desk is None else self.desk.sample
-        self.desk = None
-        if sample is None:
-            return
-        call = (sample.step, sample.position, sample.way)
-        self._kills = self._kills + 1 if call == self._suspect else 1
-        self._suspect = call
-        if self._kills >= 3:
-            self.condemned[call] = how
-            self.relieve()
 
 
 class _Elsewhere(NamedTuple):

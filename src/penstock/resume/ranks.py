@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import StateMismatch
-from penstock.ops.op import Joint, Key
+from penstock.ops.joint import Joint
+from penstock.ops.op import Key
 from penstock.plan.plan import Indexed, Joined, Plan, Stage
 from penstock.resume.schema import Edge, Front, InputState, Owed, RankState, State, checksum, opened
 

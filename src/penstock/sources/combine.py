@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.op import LOST, Ingredient, Input, Joint, Key, Length
+from penstock.ops.joint import LOST, Ingredient, Input, Joint, Length
+from penstock.ops.op import Key
 from penstock.provenance import Part, Place, Row
 from penstock.sources.source import Composite, Flow
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.errors import PlanError
 from penstock.ops.functions import function_name, where
-from penstock.ops.op import Length
+from penstock.ops.joint import Length
 from penstock.sources.source import StreamSource
 
 __all__ = ["IterableSource"]

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PlanError
-from penstock.ops.op import Joint, Key, Length, Op
+from penstock.ops.joint import Joint, Length
+from penstock.ops.op import Key, Op
 from penstock.trees import nbytes
 
 __all__ = [

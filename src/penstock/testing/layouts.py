@@ -14,7 +14,7 @@ from penstock.errors import PlanError
 from penstock.memory.parcel import pack
 from penstock.ops.op import Key
 from penstock.pipeline import Pipeline
-from penstock.plan.rules import flow_length
+from penstock.plan.lengths import flow_length
 from penstock.program.chunk import ErrorRecord
 from penstock.sources.source import Flow
 from penstock.testing.interleaving import interleave

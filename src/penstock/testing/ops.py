@@ -16,7 +16,7 @@ from penstock.errors import PlanError
 from penstock.executors.startup import keep_warm
 from penstock.ops.op import Effect, Op
 from penstock.pipeline import Pipeline
-from penstock.plan.rules import flow_length
+from penstock.plan.lengths import flow_length
 from penstock.testing.layouts import (
     ASYNC_LAYOUTS,
     FEW_PROCESS_LAYOUTS,

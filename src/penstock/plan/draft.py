@@ -1,0 +1,81 @@
+"""A stage in the making: what it has so far, and whether an op can join it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.ops.op import Effect, Op
+from penstock.plan.plan import Feed, Joined, Site, Step
+
+__all__ = ["Draft", "begins_anew", "remember", "why_not_fused"]
+
+
+@dataclass
+class Draft:
+    """A stage in the making."""
+
+    feed: Feed
+    site: Site
+    workers: int
+    segment: str
+    steps: list[Step] = field(default_factory=list)
+    unit: int = 1
+    interleave: int = 1
+    buffer: int | None = None
+    block_read: bool = False
+    hopeful: bool = False
+    cache_step: int | None = None
+    #: of samples that are only drawn and passed on, so many are drawn before they are asked for
+    ahead: int | None = None
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def ordered(self) -> bool:
+        return all(step.op.ordered for step in self.steps)
+
+
+def begins_anew(draft: Draft, op: Op[Any, Any]) -> bool:
+    """Whether `op` needs a line before it, so that samples before it are owed one by one, by their places.
+
+    So it is where outputs alternate, and where an op that does not keep the order takes single outputs of a sample.
+    """
+    if op.buffer is not None or op.joined:
+        return False
+    if draft.interleave > 1:
+        return True
+    return (not op.ordered or op.interleave > 1) and expanded(draft) > 0
+
+
+def expanded(draft: Draft) -> int:
+    """How many ops since the source or joint make several samples of one."""
+    feed = draft.feed
+    before = 0
+    if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
+        before = feed.children[0].depth
+    return before + sum(step.op.effect is Effect.EXPANDS for step in draft.steps)
+
+
+def remember(draft: Draft, step: Step) -> None:
+    """Put a cache that keeps single samples into the stage that makes them."""
+    draft.cache_step = len(draft.steps)
+    draft.steps.append(step)
+    draft.reasons.append(
+        f"{step.op.label} keeps single samples: what comes before runs once per sample of the source"
+    )
+
+
+def why_not_fused(draft: Draft, op: Op[Any, Any], place: tuple[Site, int]) -> str | None:
+    if place[0] is not draft.site:
+        return (
+            f"{op.label} has a place of its own"
+            if op.placement is not None
+            else (f"{op.label} is an async def" if op.asynchronous else f"{op.label} would block the event loop")
+        )
+    if place[1] != draft.workers:
+        return f"{op.label} has a number of workers of its own"
+    if op.interleave > 1 and draft.steps:
+        return f"{op.label} alternates between its inputs, which an op before it might drop"
+    if draft.interleave > 1:
+        return f"the samples alternate before they reach {op.label}"
+    return None
