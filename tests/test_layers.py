@@ -31,7 +31,7 @@ LAYERS = [
     ["ops.op"],
     ["sources.source"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
-    ["ops.functions", "ops.fields", "ops.residents", "ops.content"],
+    ["ops.functions", "ops.fields", "ops.residents", "ops.content", "sources.listing"],
     ["ops.call", "ops.rows", "executors.threads"],
     ["ops.*", "sources.*", "executors.*"],
     ["ops", "sources", "executors"],
@@ -57,7 +57,7 @@ SUBJECTS = {"storage", "memory", "plan", "program", "resume", "core", "remote", 
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
 LATE = {
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
-    "construct": {"sources.mix"},
+    "construct": {"sources.files", "sources.folder", "sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"core.fingerprint", "core.peek"},
     "program.desk": {"memory.segment"},

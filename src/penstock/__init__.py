@@ -15,7 +15,17 @@ from penstock.lazy import lazy as _lazy
 # What a user does not use is not imported: a test keeps the two lists alike.
 if _TYPE_CHECKING:
     from penstock import indices, ops
-    from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, mix, zip
+    from penstock.construct import (
+        concat,
+        fake,
+        from_arrays,
+        from_files,
+        from_folder,
+        from_iterable,
+        from_sequence,
+        mix,
+        zip,
+    )
     from penstock.core.loader import Loader
     from penstock.errors import (
         LengthUnknown,
@@ -47,7 +57,17 @@ else:
         {
             "penstock.indices": [],
             "penstock.ops": [],
-            "penstock.construct": ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "mix", "zip"],
+            "penstock.construct": [
+                "concat",
+                "fake",
+                "from_arrays",
+                "from_files",
+                "from_folder",
+                "from_iterable",
+                "from_sequence",
+                "mix",
+                "zip",
+            ],
             "penstock.errors": [
                 "LengthUnknown",
                 "MissingExtra",
@@ -103,6 +123,8 @@ __all__ = [
     "edit_state",
     "fake",
     "from_arrays",
+    "from_files",
+    "from_folder",
     "from_iterable",
     "from_sequence",
     "indices",
