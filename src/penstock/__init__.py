@@ -14,7 +14,7 @@ from penstock.lazy import lazy as _lazy
 
 # What a user does not use is not imported: a test keeps the two lists alike.
 if _TYPE_CHECKING:
-    from penstock import indices, ops
+    from penstock import image, indices, ops
     from penstock.construct import (
         concat,
         fake,
@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     )
     from penstock.core.loader import Loader
     from penstock.errors import (
+        DecodeError,
         LengthUnknown,
         MissingExtra,
         PenstockError,
@@ -43,6 +44,7 @@ if _TYPE_CHECKING:
     )
     from penstock.executors.processes import Processes
     from penstock.executors.threads import Threads
+    from penstock.image.decode import decode_image
     from penstock.ops.call import Retry
     from penstock.ops.functions import per_worker
     from penstock.pipeline import Pipeline
@@ -55,6 +57,7 @@ else:
     __getattr__, __dir__ = _lazy(
         __name__,
         {
+            "penstock.image": [],
             "penstock.indices": [],
             "penstock.ops": [],
             "penstock.construct": [
@@ -69,6 +72,7 @@ else:
                 "zip",
             ],
             "penstock.errors": [
+                "DecodeError",
                 "LengthUnknown",
                 "MissingExtra",
                 "PenstockError",
@@ -84,6 +88,7 @@ else:
             ],
             "penstock.executors.processes": ["Processes"],
             "penstock.executors.threads": ["Threads"],
+            "penstock.image.decode": ["decode_image"],
             "penstock.ops.call": ["Retry"],
             "penstock.ops.functions": ["per_worker"],
             "penstock.pipeline": ["Pipeline"],
@@ -99,6 +104,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DecodeError",
     "Diagnosis",
     "ErrorRecord",
     "LengthUnknown",
@@ -120,6 +126,7 @@ __all__ = [
     "TooManyErrors",
     "WorkerDied",
     "concat",
+    "decode_image",
     "edit_state",
     "fake",
     "from_arrays",
@@ -127,6 +134,7 @@ __all__ = [
     "from_folder",
     "from_iterable",
     "from_sequence",
+    "image",
     "indices",
     "merge_states",
     "mix",

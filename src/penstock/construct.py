@@ -99,8 +99,8 @@ def from_files(
 
     ``manifest`` names a file that keeps the listing, so that a million names are listed once; delete it to list
     again. A file that is missing, unreadable or empty (unless ``allow_empty``) is an error with its name;
-    ``on_error="skip"`` leaves it out and counts it in ``loader.errors()``. ``storage_options`` are for the store; its
-    keys ``tries``, ``attempt_s`` and ``total_s`` say how often and how long a remote read is tried.
+    ``on_error="skip"`` leaves it out and counts it in ``loader.errors()``. ``storage_options`` are for the store;
+    its keys ``tries``, ``attempt_s`` and ``total_s`` say how often and how long a remote read is tried.
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -138,8 +138,8 @@ def from_folder(
 
     The label is the number of the file's first-level folder among the sorted names of all such folders, which are
     ``pipeline.source.classes``; ``pipeline.source.labels`` are the labels of all files. ``labels=None`` leaves the
-    label out, ``read=False`` the bytes. ``pattern`` says which files below the folder are used. The folder may be a URL;
-    ``manifest``, ``on_error`` and ``storage_options`` are those of `from_files`.
+    label out, ``read=False`` the bytes. ``pattern`` says which files below the folder are used. The folder may be a
+    URL; ``manifest``, ``on_error`` and ``storage_options`` are those of `from_files`.
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
