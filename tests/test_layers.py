@@ -43,7 +43,7 @@ LAYERS = [
     ["core"],
     ["remote"],
     ["pipeline"],
-    ["construct"],
+    ["construct", "evaluation"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],

@@ -10,6 +10,7 @@ Endpoint and credentials come from the usual variables of the environment (``AWS
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,8 @@ SCHEMES = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "
 _STATUS = re.compile(r"non-2xx status code: (\d+)")
 #: statuses of a refusal that may pass
 _BUSY = {408, 425, 429}
+#: options of a client that may come from the environment
+_CLIENT_OPTIONS = ("allow_http", "allow_invalid_certificates", "proxy_url", "proxy_excludes")
 #: objects of a listing that are handled at a time
 _CHUNK = 1000
 
@@ -102,9 +105,27 @@ def names_below(folder: str, options: Mapping[str, Any] | None) -> Iterator[str]
     """The names of all objects below a folder, relative to it, as the store lists them."""
 
     def listing(store: Any, prefix: str) -> list[str]:
-        return [one["path"] for chunk in store.list(prefix or None, chunk_size=_CHUNK) for one in chunk]
+        sizes = {
+            one["path"]: one["size"] for chunk in store.list(prefix or None, chunk_size=_CHUNK) for one in chunk
+        }
+        return _without_markers(sizes)
 
-    return _listed(folder, options, listing)
+    return (name for name in _listed(folder, options, listing) if name)
+
+
+def _without_markers(sizes: Mapping[str, int]) -> list[str]:
+    """Names of objects, without the empty ones that some programs make to stand for a folder.
+
+    >>> _without_markers({"a": 0, "a/b": 3, "c": 0})
+    ['a/b', 'c']
+    """
+    if all(sizes.values()):
+        return list(sizes)
+    folders: set[str] = set()
+    for name in sizes:
+        while (name := name.rpartition("/")[0]) and name not in folders:
+            folders.add(name)
+    return [name for name, size in sizes.items() if size or name not in folders]
 
 
 def folders_in(folder: str, options: Mapping[str, Any] | None) -> list[str]:
@@ -213,6 +234,7 @@ def _client(root: str, options: Mapping[str, Any] | None) -> Any:
 
     retries, rest = split_options(options)
     client_options = {
+        **_client_options_of_environment(scheme_of(root)),
         "timeout": timedelta(seconds=retries.total_s),
         "read_timeout": timedelta(seconds=retries.attempt_s),
         "connect_timeout": timedelta(seconds=retries.attempt_s),
@@ -228,6 +250,13 @@ def _client(root: str, options: Mapping[str, Any] | None) -> Any:
         return from_url(root, client_options=client_options, retry_config=once, **rest)
     except Exception as exc:
         raise PlanError(f"{root}: storage_options do not fit: {first_line(exc)}") from exc
+
+
+def _client_options_of_environment(scheme: str) -> dict[str, str]:
+    """What obstore would take from the environment, if it were not given options at all."""
+    prefix = {"s3": "AWS", "s3a": "AWS", "gs": "GOOGLE"}.get(scheme, "AZURE")
+    found = {name: os.environ.get(f"{prefix}_{name.upper()}") for name in _CLIENT_OPTIONS}
+    return {name: value for name, value in found.items() if value is not None and not scheme.startswith("http")}
 
 
 def forget_clients() -> None:
