@@ -220,7 +220,7 @@ def test_another_file_that_is_truncated_anywhere_raises_unless_all_of_the_image_
     "data, said",
     [
         (b"", "empty: 0 bytes"),
-        (b"hello, world", "image that begins with b'hello, w' of 12 bytes cannot be decoded"),
+        (b"hello, world", "image that begins with b'hello, w' of 12 bytes cannot be decoded: it is of no kind"),
         (b"\x00" * 5000, "cannot be decoded"),
         (b"\xff\xd8\xff", "the JPEG of 3 bytes cannot be decoded: it ends within its header"),
         (b"\xff\xd8\xff\xd9", "no image data"),

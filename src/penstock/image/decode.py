@@ -244,6 +244,8 @@ def _by_pillow(data: bytes, mode: str, check: Any, reduction: int = 0) -> tuple[
             return _converted(module, image, mode), orientation if 1 <= orientation <= 8 else 1
     except (DecodeError, MemoryError):
         raise
+    except module.UnidentifiedImageError:
+        raise _broken(data, "it is of no kind that Pillow knows") from None
     except Exception as exc:  # its plugins raise whatever parsing raises
         raise _broken(data, str(exc) or type(exc).__name__) from exc
 
