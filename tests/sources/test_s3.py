@@ -13,7 +13,7 @@ from tests.helpers import TWO_PROCESSES
 import penstock as ps
 from penstock import storage
 from penstock.storage import retry
-from penstock.storage.objects import forget_clients
+from penstock.storage.clients import forget_clients
 from penstock.testing import check_source
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("warm_processes")]
