@@ -225,7 +225,7 @@ def test_another_file_that_is_truncated_anywhere_raises_unless_all_of_the_image_
         (b"\xff\xd8\xff", "the JPEG of 3 bytes cannot be decoded: it ends within its header"),
         (b"\xff\xd8\xff\xd9", "no image data"),
         (b"\xff\xd8\xff\xda\x00\x04\x00\x00\xff\xd9", "does not say how large"),
-        (b"\xff\xd8\xff\xc0\x00\x03\x00\x00\x00", "frame header is too short"),
+        (b"\xff\xd8\xff\xc0\x00\x03\x00\x00\x00", "it ends within its header"),
         (b"\x89PNG\r\n\x1a\n" + b"\x00" * 100, "cannot be decoded"),
         (b"%PDF-1.7 and so on", "cannot be decoded"),
         (b"\x80\x04\x95 a pickle", "cannot be decoded"),

@@ -162,7 +162,8 @@ def test_a_client_waits_longer_with_each_try_and_less_where_reads_are_quick():
     assert [client._patience_s(tried) for tried in (1, 2)] == [4.0, 8.0]
 
 
-def test_a_request_that_got_lost_is_given_up_soon_where_reads_are_quick():
+def test_a_request_that_got_lost_is_given_up_soon_where_reads_are_quick(monkeypatch):
+    monkeypatch.setattr(clients, "_LEAST_S", 0.125)
     with web({"f": DATA}) as server:
         server.fault = lambda path, count: "slow" if count == 21 else None
         one = storage.file(f"{server.url}/f", {"attempt_s": 60.0})
@@ -171,11 +172,12 @@ def test_a_request_that_got_lost_is_given_up_soon_where_reads_are_quick():
         assert server.counts["f"] == 23
 
 
-def test_a_process_keeps_a_limited_number_of_clients():
+def test_a_process_keeps_a_limited_number_of_clients(monkeypatch):
+    monkeypatch.setattr(clients, "_MOST_CLIENTS", 4)
     with web({"f": DATA}) as server:
-        for number in range(70):
+        for number in range(10):
             assert storage.file(f"{server.url}/f?number={number}", QUICK).read_at(0, 3) == DATA[:3]
-    assert len(clients._clients) <= clients._MOST_CLIENTS
+        assert len(clients._clients) == 4
 
 
 @for_each("module, path, said", [("obstore.store", "s3://b/x", "[cloud]"), ("fsspec.core", "hf://b/x", "[fsspec]")])
