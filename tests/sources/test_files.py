@@ -12,7 +12,7 @@ from tests.helpers import TWO_PROCESSES, few_layouts
 
 import penstock as ps
 from penstock.sources.files import FileSource
-from penstock.testing import check_source
+from penstock.testing import check_resume, check_source
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -124,6 +124,12 @@ def test_on_error_skip_leaves_out_what_cannot_be_read_and_counts_it(tmp_path_fac
     assert found == [bytes([number]) for number in range(40) if number % 7 != 3]
     assert sorted(record.index for record in errors) == [3, 10, 17, 24, 31, 38]
     assert all(f"{folder}/{record.index:02}: the file is empty" in str(record.exception) for record in errors)
+
+
+def test_a_run_that_skips_files_can_be_resumed(tmp_path):
+    for number in range(20):
+        (tmp_path / f"{number:02}").write_bytes(bytes([number]) * (number % 7 != 3))
+    check_resume(ps.from_files(tmp_path, on_error="skip").shuffle().map(data_of, workers=2).batch(4))
 
 
 def data_of(sample):
