@@ -21,6 +21,9 @@ LAYERS = [
     ["executors.startup"],
     ["executors.templates"],
     ["checks", "tensors"],
+    # files wherever they are
+    ["storage"],
+    ["image"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["places"],
     # which samples of a source to use, and whose turn it is
@@ -30,7 +33,7 @@ LAYERS = [
     ["ops.op"],
     ["sources.source"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
-    ["ops.functions", "ops.fields", "ops.residents", "ops.content"],
+    ["ops.functions", "ops.fields", "ops.residents", "ops.content", "sources.listing"],
     ["ops.call", "ops.rows", "executors.threads"],
     ["ops.*", "sources.*", "executors.*"],
     ["ops", "sources", "executors"],
@@ -42,7 +45,7 @@ LAYERS = [
     ["remote"],
     ["runnable"],
     ["pipeline"],
-    ["construct"],
+    ["construct", "evaluation"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],
@@ -51,13 +54,13 @@ LAYERS = [
 CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
-SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
+SUBJECTS = {"storage", "image", "memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
 LATE = {
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
-    "construct": {"sources.mix"},
+    "construct": {"sources.files", "sources.folder", "sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "runnable": {"core.fingerprint", "core.peek"},
     "program.desk": {"memory.segment"},

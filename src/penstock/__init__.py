@@ -14,15 +14,27 @@ from penstock.lazy import lazy as _lazy
 
 # What a user does not use is not imported: a test keeps the two lists alike.
 if _TYPE_CHECKING:
-    from penstock import indices, ops
-    from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, mix, zip
+    from penstock import image, indices, ops
+    from penstock.construct import (
+        concat,
+        fake,
+        from_arrays,
+        from_files,
+        from_folder,
+        from_iterable,
+        from_sequence,
+        mix,
+        zip,
+    )
     from penstock.core.loader import Loader
     from penstock.errors import (
+        DecodeError,
         LengthUnknown,
         MissingExtra,
         PenstockError,
         PlanError,
         RaggedBatch,
+        ReadError,
         ServiceError,
         Skip,
         StageTimeout,
@@ -30,8 +42,10 @@ if _TYPE_CHECKING:
         TooManyErrors,
         WorkerDied,
     )
+    from penstock.evaluation import evaluate
     from penstock.executors.processes import Processes
     from penstock.executors.threads import Threads
+    from penstock.image.decode import decode_image
     from penstock.ops.call import Retry
     from penstock.ops.functions import per_worker
     from penstock.pipeline import Pipeline
@@ -44,15 +58,28 @@ else:
     __getattr__, __dir__ = _lazy(
         __name__,
         {
+            "penstock.image": [],
             "penstock.indices": [],
             "penstock.ops": [],
-            "penstock.construct": ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "mix", "zip"],
+            "penstock.construct": [
+                "concat",
+                "fake",
+                "from_arrays",
+                "from_files",
+                "from_folder",
+                "from_iterable",
+                "from_sequence",
+                "mix",
+                "zip",
+            ],
             "penstock.errors": [
+                "DecodeError",
                 "LengthUnknown",
                 "MissingExtra",
                 "PenstockError",
                 "PlanError",
                 "RaggedBatch",
+                "ReadError",
                 "ServiceError",
                 "Skip",
                 "StageTimeout",
@@ -60,8 +87,10 @@ else:
                 "TooManyErrors",
                 "WorkerDied",
             ],
+            "penstock.evaluation": ["evaluate"],
             "penstock.executors.processes": ["Processes"],
             "penstock.executors.threads": ["Threads"],
+            "penstock.image.decode": ["decode_image"],
             "penstock.ops.call": ["Retry"],
             "penstock.ops.functions": ["per_worker"],
             "penstock.pipeline": ["Pipeline"],
@@ -77,6 +106,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DecodeError",
     "Diagnosis",
     "ErrorRecord",
     "LengthUnknown",
@@ -87,6 +117,7 @@ __all__ = [
     "PlanError",
     "Processes",
     "RaggedBatch",
+    "ReadError",
     "Retry",
     "SampleInfo",
     "ServiceError",
@@ -97,11 +128,16 @@ __all__ = [
     "TooManyErrors",
     "WorkerDied",
     "concat",
+    "decode_image",
     "edit_state",
+    "evaluate",
     "fake",
     "from_arrays",
+    "from_files",
+    "from_folder",
     "from_iterable",
     "from_sequence",
+    "image",
     "indices",
     "merge_states",
     "mix",

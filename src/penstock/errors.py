@@ -6,6 +6,8 @@
     ├── PlanError            the pipeline cannot be run as written; nothing has started
     │   └── LengthUnknown    len() of something whose length is not known or not finite
     ├── RaggedBatch          samples that do not fit into one batch, or would lose something in it
+    ├── ReadError            a file could not be read, or is not what it was
+    ├── DecodeError          bytes that are no image, or a damaged one
     ├── StageTimeout         a call or a batch did not come in time
     ├── WorkerDied           a worker ended without an answer
     ├── TooManyErrors        more samples failed than ``max_errors`` allows
@@ -29,12 +31,14 @@ from typing import Literal
 __all__ = [
     "BadHeader",
     "CodecError",
+    "DecodeError",
     "LengthUnknown",
     "MissingExtra",
     "NotCarried",
     "PenstockError",
     "PlanError",
     "RaggedBatch",
+    "ReadError",
     "ServiceError",
     "Skip",
     "StageTimeout",
@@ -62,6 +66,14 @@ class LengthUnknown(PlanError, TypeError):
 
 class RaggedBatch(PenstockError, ValueError):
     """Samples of one batch have different shapes, fields or kinds, or something that a batch would lose."""
+
+
+class ReadError(PenstockError, OSError):
+    """A file is damaged, shorter than it should be, or could not be read in all tries. The message names it."""
+
+
+class DecodeError(PenstockError, ValueError):
+    """Bytes that are no image, a truncated or damaged one, or one with more pixels than ``max_pixels``."""
 
 
 class StageTimeout(PenstockError, TimeoutError):

@@ -1,0 +1,207 @@
+"""Object stores and HTTP, by obstore: ``s3 gs az http https``.
+
+Endpoint and credentials come from the usual variables of the environment (``AWS_ENDPOINT_URL``,
+``AWS_ALLOW_HTTP``, ``GOOGLE_APPLICATION_CREDENTIALS``, ``AZURE_STORAGE_ACCOUNT_NAME``, ...) and from
+``storage_options``. Clients, and how long they wait, are in `clients`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, TypeVar
+
+from penstock.errors import PenstockError, PlanError, ReadError
+from penstock.storage.clients import Client, client_of
+from penstock.storage.paths import scheme_of
+from penstock.storage.retry import Retries, first_line, split_options
+from penstock.storage.stream import forward
+
+__all__ = ["SCHEMES", "ObjectFile", "folders_in", "names_below"]
+
+T = TypeVar("T")
+
+SCHEMES = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https"})
+
+_STATUS = re.compile(r"non-2xx status code: (\d+)")
+#: statuses of a refusal that may pass
+_BUSY = {408, 425, 429}
+#: objects of a listing that are handled at a time
+_CHUNK = 1000
+
+
+class ObjectFile:
+    """See `files.File`."""
+
+    __slots__ = ("_meta", "_options", "_retries", "path")
+
+    def __init__(self, path: str, options: Mapping[str, Any] | None) -> None:
+        self.path = path
+        self._options = options
+        self._retries: Retries = split_options(options)[0]
+        self._meta: Mapping[str, Any] | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), (self.path, self._options)
+
+    def __repr__(self) -> str:
+        return f"<file {self.path}>"
+
+    @property
+    def size(self) -> int:
+        return int(self._told()["size"])
+
+    @property
+    def content(self) -> str:
+        told = self._told()
+        return f"{told['size']} bytes of {told['e_tag'] or told['last_modified']}"
+
+    def _told(self) -> Mapping[str, Any]:
+        if self._meta is None:
+            found: Mapping[str, Any] = self._tried(lambda store, key: store.head(key), "its size")
+            self._meta = found
+        return self._meta
+
+    def read(self) -> bytes:
+        return self._tried(lambda store, key: bytes(store.get(key).bytes()), "all of it")
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        data = self._tried(
+            lambda store, key: bytes(store.get_range(key, start=offset, length=length)),
+            f"{length} bytes at position {offset}",
+        )
+        if len(data) != length:
+            raise ReadError(
+                f"{self.path}: {length} bytes at position {offset} were asked for, and it ends at "
+                f"{offset + len(data)}"
+            )
+        return data
+
+    def open(self) -> BinaryIO:
+        return forward(self)
+
+    def _tried(self, call: Callable[[Any, str], T], what: str) -> T:
+        client, key = _place(self.path, self._options)
+        return _read(self._retries, client, lambda store: call(store, key), self.path, what)
+
+
+def _read(retries: Retries, client: Client, call: Callable[[Any], T], path: str, what: str) -> T:
+    """``call(store)`` with retries; its failures as Python's own, with the URL."""
+    try:
+        return retries.run(_timed(client, call), _may_pass, f"{path}, {what}")
+    except PenstockError:
+        raise
+    except Exception as exc:
+        raise _translated(exc, path, what) from exc
+
+
+def names_below(folder: str, options: Mapping[str, Any] | None) -> Iterator[str]:
+    """The names of all objects below a folder, relative to it, as the store lists them."""
+
+    def listing(store: Any, prefix: str) -> list[str]:
+        sizes = {
+            one["path"]: one["size"] for chunk in store.list(prefix or None, chunk_size=_CHUNK) for one in chunk
+        }
+        return _without_markers(sizes)
+
+    return (name for name in _listed(folder, options, listing) if name)
+
+
+def _without_markers(sizes: Mapping[str, int]) -> list[str]:
+    """Names of objects, without the empty ones that some programs make to stand for a folder.
+
+    >>> _without_markers({"a": 0, "a/b": 3, "c": 0})
+    ['a/b', 'c']
+    """
+    if all(sizes.values()):
+        return list(sizes)
+    folders: set[str] = set()
+    for name in sizes:
+        while (name := name.rpartition("/")[0]) and name not in folders:
+            folders.add(name)
+    return [name for name, size in sizes.items() if size or name not in folders]
+
+
+def folders_in(folder: str, options: Mapping[str, Any] | None) -> list[str]:
+    """The names of the folders right below a folder, but hidden ones."""
+
+    def listing(store: Any, prefix: str) -> list[str]:
+        return list(store.list_with_delimiter(prefix or None)["common_prefixes"])
+
+    return [name for name in _listed(folder, options, listing) if not name.startswith(".")]
+
+
+def _listed(
+    folder: str, options: Mapping[str, Any] | None, listing: Callable[[Any, str], list[str]]
+) -> Iterator[str]:
+    """What `listing` finds below a folder, relative to it."""
+    if scheme_of(folder) in ("http", "https"):
+        raise PlanError(
+            f"{folder!r}: HTTP cannot list a folder; give the names as a list, or with braces: {{000..099}}"
+        )
+    client, prefix = _place(folder.rstrip("/"), options)
+    retries = split_options(options)[0]
+    found = _read(retries, client, lambda store: listing(store, prefix), folder, "its listing")
+    skip = len(prefix) + 1 if prefix else 0
+    return (name[skip:] for name in found)
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def _may_pass(exc: Exception) -> bool:
+    if isinstance(exc, PenstockError):
+        return False
+    from obstore import exceptions
+
+    if not isinstance(exc, exceptions.GenericError):
+        return False
+    found = _STATUS.search(str(exc))
+    status = int(found[1]) if found else 0
+    return not 400 <= status < 500 or status in _BUSY
+
+
+def _translated(exc: Exception, path: str, what: str) -> Exception:
+    """The same in Python's own classes, with the URL."""
+    from obstore import exceptions
+
+    if isinstance(exc, FileNotFoundError):
+        return FileNotFoundError(f"{path}: no such object")
+    if isinstance(exc, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)):
+        return PermissionError(f"{path}: the store refuses to give {what}: {first_line(exc)}")
+    if isinstance(exc, exceptions.NotSupportedError):
+        return ReadError(f"{path}: the server does not give {what}, but only whole files: {first_line(exc)}")
+    found = _STATUS.search(str(exc))
+    if found and found[1] == "416":
+        return ReadError(f"{path}: {what} were asked for, and it ends before")
+    return ReadError(f"{path}, {what}: {first_line(exc)}")
+
+
+def _place(path: str, options: Mapping[str, Any] | None) -> tuple[Client, str]:
+    """The client for a URL, and the key of the object there."""
+    scheme = scheme_of(path)
+    head, _, key = path[len(scheme) + 3 :].partition("/")
+    root = f"{scheme}://{head}"
+    if scheme in ("http", "https"):
+        from urllib.parse import unquote
+
+        if "?" in path or "#" in path or "//" in key or key.endswith("/"):
+            root, key = path, ""  # what a key cannot say
+        key = unquote(key)
+    return client_of(root, options), key
+
+
+def _timed(client: Client, call: Callable[[Any], T]) -> Callable[[int], T]:
+    """`call` with the client's store, as `Retries.run` takes it."""
+
+    def attempt(tried: int) -> T:
+        store = client.store(tried)
+        began = time.monotonic()
+        found = call(store)
+        client.took(time.monotonic() - began)
+        return found
+
+    return attempt
