@@ -14,7 +14,7 @@ from penstock.errors import Skip, StageTimeout
 from penstock.ops.functions import settled
 from penstock.ops.op import Effect, Key
 from penstock.plan.plan import Step
-from penstock.program.chunk import ErrorRecord, Failure
+from penstock.program.chunk import ErrorRecord, Failure, sample_label
 from penstock.program.failure import add_note, decide
 from penstock.program.task import Task
 from penstock.provenance import Place, counter
@@ -216,10 +216,11 @@ class Calls:
     def dispose(self, number: int, exc: BaseException, skip: bool) -> bool:
         """Drop sample `number`, or let it end the chunk."""
         index = self.index(number)
+        name = self.task.program.name_of(self.epoch, self.places[number])
         op = self.step.op
         if not isinstance(exc, Skip):
-            add_note(exc, op.label, op.where, index, self.task.worker_name)
-        record = ErrorRecord(op.label, index, self.epoch_of(number), exc, self.places[number])
+            add_note(exc, op.label, op.where, sample_label(index, name), self.task.worker_name)
+        record = ErrorRecord(op.label, index, self.epoch_of(number), exc, self.places[number], name)
         if skip:
             self.lost.append(number)
             self.losses.append(record)

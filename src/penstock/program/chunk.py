@@ -10,7 +10,17 @@ from typing import Any, NamedTuple, Protocol
 from penstock.provenance import Place, chosen, joined
 from penstock.resume.cursor import Cursor
 
-__all__ = ["Chunk", "CountVaried", "ErrorRecord", "Failure", "Loss", "Origin", "Ticket", "with_losses"]
+__all__ = [
+    "Chunk",
+    "CountVaried",
+    "ErrorRecord",
+    "Failure",
+    "Loss",
+    "Origin",
+    "Ticket",
+    "sample_label",
+    "with_losses",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +35,20 @@ class ErrorRecord:
     exception: BaseException
     #: where in the order of the epoch the sample stood
     place: Place = None
+    #: what the source calls the sample, such as the path of its file; nothing if it has no name for it
+    name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.op}, sample {self.index}, epoch {self.epoch}: {self.exception!r}"
+        return f"{self.op}, sample {sample_label(self.index, self.name)}, epoch {self.epoch}: {self.exception!r}"
+
+
+def sample_label(index: Any, name: str) -> str:
+    """A sample in a message: its number, and its name if it has one.
+
+    >>> sample_label(7, ""), sample_label(7, "cat/001.jpg")
+    ('7', "7 ('cat/001.jpg')")
+    """
+    return f"{index} ({name!r})" if name else str(index)
 
 
 class Loss(NamedTuple):

@@ -19,7 +19,7 @@ from penstock.errors import Skip, WorkerDied
 from penstock.ops.op import Effect, Key, Op
 from penstock.plan.plan import Indexed, Stage, Step
 from penstock.program.calls import Calls
-from penstock.program.chunk import Chunk, CountVaried, ErrorRecord, Failure, Loss, Ticket, with_losses
+from penstock.program.chunk import Chunk, CountVaried, ErrorRecord, Failure, Loss, Ticket, sample_label, with_losses
 from penstock.program.desk import READING
 from penstock.program.expand import expanded
 from penstock.program.failure import add_note
@@ -63,6 +63,12 @@ class Program:
             return self.upstream.index_of(epoch, place)
         epoch, position = origin(place, epoch)
         return position if self.reading is None else self.reading.index(epoch, position)
+
+    def name_of(self, epoch: int, place: Place) -> str:
+        """What its source calls the sample at `place`; nothing if it has no name for it."""
+        if self.reading is None:
+            return "" if self.upstream is None else self.upstream.name_of(epoch, place)
+        return self.reading.name(*origin(place, epoch))
 
     def epoch_of(self, step: Step, epoch: int, place: Place) -> int:
         """The epoch that `step` is in at `place`: passes of a repeat behind it count as epochs."""
@@ -230,11 +236,11 @@ class Program:
     def _unread(self, place: Place, exc: BaseException, task: Task) -> Chunk:
         assert self.reading is not None
         label = self.reading.source.label
-        index = task.index_of(place)
-        record = ErrorRecord(label, index, task.epoch, exc, place)
+        index, name = task.index_of(place), self.name_of(task.epoch, place)
+        record = ErrorRecord(label, index, task.epoch, exc, place, name)
         if isinstance(exc, Skip):
             return Chunk([], (), None, [Loss.of(0, record)])
-        add_note(exc, label, "", index, task.worker_name)
+        add_note(exc, label, "", sample_label(index, name), task.worker_name)
         return Chunk([], (), Failure(exc, record))
 
     # ------------------------------------------------------------------ caching

@@ -67,6 +67,13 @@ class Reading:
         """What the user calls the sample at one position: its number in what the source was made of."""
         return int(self.source.numbers(self.indices(epoch, range(position, position + 1)))[0])
 
+    def name(self, epoch: int, position: int) -> str:
+        """What the source calls the sample at one position; nothing if it has no name for it."""
+        try:
+            return self.source.name(int(self.indices(epoch, range(position, position + 1))[0]))
+        except Exception:
+            return ""  # asked while an error is reported, which matters more
+
     def identities(self, epoch: int, places: Sequence[Place]) -> list[Hashable]:
         """What tells the samples at `places` of `epoch` apart from all others of the source; None for groups."""
         if isinstance(places, range) or all(type(place) is int for place in places):

@@ -170,9 +170,9 @@ def unstowed(cargo: Cargo, memory: Any) -> Chunk:
 def _told(record: ErrorRecord | None) -> tuple[Any, ...] | None:
     if record is None:
         return None
-    return record.op, record.index, record.epoch, packed(record.exception), record.place
+    return record.op, record.index, record.epoch, packed(record.exception), record.place, record.name
 
 
 def _record(told: tuple[Any, ...], exc: BaseException | None = None) -> ErrorRecord:
-    op, index, epoch, raised, place = told
-    return ErrorRecord(op, index, epoch, unpacked(raised) if exc is None else exc, place)
+    op, index, epoch, raised, place, name = told
+    return ErrorRecord(op, index, epoch, unpacked(raised) if exc is None else exc, place, name)
