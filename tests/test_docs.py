@@ -72,7 +72,20 @@ def run_doctest(block, page, names):
 # ---------------------------------------------------------------------- examples
 
 
-@pytest.mark.usefixtures("warm_processes")
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A folder of images with a folder for each class, where the first page has it."""
+    from PIL import Image
+
+    for label, colour in (("cat", "brown"), ("dog", "gray")):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for number in range(50):
+            image = Image.new("RGB", (320 + number, 240), colour)
+            image.save(tmp_path / "photos" / label / f"{number}.jpg")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("warm_processes", "photos")
 @for_each("page", RUN)
 def test_the_examples_of_a_page_run_in_their_order(page):
     names = {"__name__": "train"}
@@ -122,7 +135,8 @@ API = (DOCS / "api.md").read_text(encoding="utf-8")
 
 
 def public_members(cls):
-    return [member for member in vars(cls) if not member.startswith("_")]
+    own = [base for base in cls.__mro__ if base.__module__.startswith("penstock")]
+    return sorted({member for base in own for member in vars(base) if not member.startswith("_")})
 
 
 def keywords(function):
