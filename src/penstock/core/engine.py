@@ -158,7 +158,10 @@ class Engine(Dispatch):
         """
         self.check_open()
         fits = start.edge is None or fits_plan(self.plan, start.edge)
-        setup = None if fits else self._wary_setup()
+        return self._entered(epoch, start, ahead, None if fits else self._wary_setup())
+
+    def _entered(self, epoch: int, start: Start, ahead: bool, setup: Setup | None) -> Run:
+        """Leave the epoch that is read, take over another plan if there is one, and read `epoch`."""
         with LOCK:
             garbage = self._resettle()
             self.unsettled = True
@@ -330,16 +333,8 @@ class Engine(Dispatch):
             if dealt is not None and dealt.op.deals.keeps and dealt.op.deals.world > 1:
                 raise out_of_step(stage.label, position)
         setup = self._wary_setup()
-        with LOCK:
-            garbage = self._resettle()
-            self.unsettled = True
-            garbage += self._leave()
-            if setup is not None:
-                garbage += self._drop_upcoming()
-                self._set_up(setup)
-            self.unsettled = False
-        discard(garbage)
-        return self.enter(run.epoch, Start(begun_at(self.plan.root, run.epoch, position)))
+        plan = self.plan if setup is None else setup.plan
+        return self._entered(run.epoch, Start(begun_at(plan.root, run.epoch, position)), False, setup)
 
     def _wary_setup(self) -> Setup | None:
         """A plan that does not rely on the count; None if this one does not."""

@@ -42,7 +42,6 @@ class Shuffle(Op[In, In]):
 
     verb = "shuffle"
     random = True
-    holds_back = True
     instead = "use shuffle(window=10_000), which shuffles as samples pass"
     effect: ClassVar[Effect] = Effect.PASSES
 
