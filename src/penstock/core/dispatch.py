@@ -54,7 +54,10 @@ class Dispatch:
             worker.retired = True
             return []
         lane.advance(job.ended)
-        counters.worked(job.seconds, job.cpu_s)
+        if job.cpu_s is None:
+            counters.unmeasured_s += job.seconds
+        else:
+            counters.measured(job.seconds, job.cpu_s)
         if job.made is not None:
             counters.samples += len(job.made.samples)
         units = job.expected or 1

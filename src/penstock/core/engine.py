@@ -41,7 +41,6 @@ from penstock.core.workers import LOCK, Crew
 from penstock.plan.plan import Indexed, Joined, Plan, Step
 from penstock.plan.rules import Options
 from penstock.program.bridge import Bridge
-from penstock.program.chunk import Chunk
 from penstock.program.task import Bench
 from penstock.provenance import Place
 from penstock.resume.cursor import saved_edge
@@ -84,6 +83,8 @@ class Engine(Dispatch):
         #: what each busy worker has in hand
         self.tasks: dict[Any, Job] = {}
         self.reader = Reader(self)
+        #: the next chunk of an epoch, or None at its end; waits for it
+        self.read = self.reader.read
         #: whoever reads does so for a training loop that waits
         self.asks = True
         self.counters = ReaderCounters()
@@ -386,10 +387,6 @@ class Engine(Dispatch):
             return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memos)
 
     # ------------------------------------------------------------------ what the loader calls
-
-    def read(self, run: Run, timeout_s: float | None) -> Chunk | None:
-        """The next chunk of the epoch, or None at its end. Waits for it."""
-        return self.reader.read(run, timeout_s)
 
     def ask(self, asks: bool) -> None:
         """Whether a training loop waits for whoever reads."""

@@ -197,15 +197,15 @@ class Loader(Generic[T]):
         samples = iteration.samples
         try:
             while True:
-                if samples or iteration.losses:
-                    while samples:
-                        if iteration.losses:
-                            iteration.report(self._errors)
-                        self._handed += 1
-                        yield samples.pop()
-                        if iteration.ended:
-                            break
-                    else:
+                while samples:
+                    if iteration.losses:
+                        iteration.report(self._errors)
+                    self._handed += 1
+                    yield samples.pop()
+                    if iteration.ended:
+                        break
+                else:
+                    if iteration.losses:
                         iteration.report(self._errors)
                 if (iteration.ended or iteration.closed or iteration.overtaken) and iteration.is_over():
                     return
@@ -231,9 +231,9 @@ class Loader(Generic[T]):
                 iteration.samples, iteration.count = samples, count
                 observer.in_hand = samples, places
                 if count:
-                    first = self._handed
+                    at = self._handed
                     self._saving.chunks.append(
-                        (chunk.origin, places, iteration.run.epoch, first - self._epoch_from, first)
+                        (chunk.origin, places, iteration.run.epoch, at - self._epoch_from, at)
                     )
                 if count > 1:
                     samples.reverse()

@@ -31,9 +31,8 @@ class Outlet(ABC):
     follows: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        #: chunks that may leave now, and how many samples are in them
+        #: chunks that may leave now
         self.ready: deque[Chunk] = deque()
-        self.ready_samples = 0
         #: chunks here, those that wait for their turn included
         self.held = 0
         #: a chunk with a failure is the last that leaves
@@ -72,9 +71,12 @@ class Outlet(ABC):
         if not self.ready:
             return None
         self.held -= 1
-        chunk = self.ready.popleft()
-        self.ready_samples -= len(chunk.samples)
-        return chunk
+        return self.ready.popleft()
+
+    @property
+    def ready_samples(self) -> int:
+        """How many samples are in the chunks that may leave now."""
+        return sum(len(chunk.samples) for chunk in self.ready)
 
     def _release(self, chunk: Chunk) -> None:
         if self.failed:
@@ -82,7 +84,6 @@ class Outlet(ABC):
             return
         self.failed = chunk.failure is not None
         self.ready.append(chunk)
-        self.ready_samples += len(chunk.samples)
 
 
 class InOrder(Outlet):

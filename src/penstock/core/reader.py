@@ -82,8 +82,11 @@ class Reader:
                 self.turn()
             with LOCK:
                 engine.unsettled = True
-                chunk = self._popped(run)
+                root = run.root
+                chunk = root.pop()
                 if chunk is not None:
+                    if not root.plain:
+                        root.refill()
                     if engine.draws:
                         run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
                     else:

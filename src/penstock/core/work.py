@@ -172,7 +172,10 @@ def _ended(job: Job, parts: list[Chunk], done: bool, began: float) -> None:
     task = job.task
     if task is not None:
         task.done() if done else task.rest()
-    job.finished(parts, done)
+    if len(parts) == 1 and done and job.progress is None and job.stage_run.lane.identities is None:
+        job.made, job.done = parts[0], True
+    else:
+        job.finished(parts, done)
     if job.made is not None and job.stage_run.lane.budget.bounded:
         weighed(job)
     job.ended = now = perf_counter()

@@ -19,13 +19,13 @@ class StageCounters:
     __slots__ = (
         "_fill",
         "_fill_s",
-        "_unmeasured_s",
         "blocked",
         "cpu_due",
         "cpu_s",
         "last",
         "reading_s",
         "samples",
+        "unmeasured_s",
         "waiting_input_s",
         "waiting_room_s",
         "working_s",
@@ -43,17 +43,17 @@ class StageCounters:
         self.blocked = False
         #: from when on the CPU time of the next ticket is measured
         self.cpu_due = now
-        self._unmeasured_s = 0.0
+        #: time of tickets whose CPU time was not measured, since the last that was
+        self.unmeasured_s = 0.0
         self._fill_s = 0.0
         self._fill = 0.0
         self.last = now
 
-    def worked(self, seconds: float, cpu_s: float | None) -> None:
-        """A ticket took so long. If its CPU time was measured, it stands for all since the last that was."""
-        self._unmeasured_s += seconds
-        if cpu_s is not None and seconds > 0:
-            self.cpu_s += cpu_s * (self._unmeasured_s / seconds)
-            self._unmeasured_s = 0.0
+    def measured(self, seconds: float, cpu_s: float) -> None:
+        """A ticket took so long, and so much CPU time: that stands for all tickets since the last measured one."""
+        if seconds > 0:
+            self.cpu_s += cpu_s * (1 + self.unmeasured_s / seconds)
+            self.unmeasured_s = 0.0
             self.cpu_due = self.last + _MEASURE_S
 
     def advance(self, now: float, idle: int, working: int, fill: float) -> None:
