@@ -231,10 +231,7 @@ class Loader(Generic[T]):
                 iteration.samples, iteration.count = samples, count
                 observer.in_hand = samples, places
                 if count:
-                    at = self._handed
-                    self._saving.chunks.append(
-                        (chunk.origin, places, iteration.run.epoch, at - self._epoch_from, at)
-                    )
+                    self._saving.handed(chunk, iteration.run.epoch, self._handed - self._epoch_from, self._handed)
                 if count > 1:
                     samples.reverse()
             if iteration.is_over():

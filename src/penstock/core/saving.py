@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.program.chunk import Chunk
 from penstock.provenance import Place
 from penstock.resume.ranks import check_rank, for_rank, is_merged, merge_states
 from penstock.resume.schema import VERSION, Edge, RankState, State, opened, sealed
@@ -62,6 +63,10 @@ class Saving:
     def start_of(self, epoch: int) -> State:
         """Where the stream stands before the first batch of an epoch."""
         return replace(self._state(epoch), carried=self._engine.carrying())
+
+    def handed(self, chunk: Chunk, epoch: int, batch: int, first: int) -> None:
+        """A chunk is being handed over, after so many batches of its epoch, and in all."""
+        self.chunks.append((chunk.origin, chunk.places, epoch, batch, first))
 
     def stand(self, state: State, handed: int) -> None:
         """The stream stands here until another batch than the `handed` so far is handed over."""
