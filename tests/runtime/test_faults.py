@@ -46,7 +46,7 @@ PLACES: dict[str, tuple[Any, str, set[str]]] = {
     "looking for a ticket": (Crew, "take", {"inline"}),
     "looking through a loader": (Crew, "_job", {"inline"}),
     "taking in samples": (stage_run.StageRun, "refill", set()),
-    "waking others": (Crew, "rouse", set()),
+    "waking others": (Crew, "rouse", {"thread"}),
     "taking a ticket": (stage_run.StageRun, "take", set()),
     "cutting a ticket of positions": (inlets.PositionInlet, "cut", set()),
     "cutting a ticket of samples": (joined.JoinedInlet, "cut", set()),

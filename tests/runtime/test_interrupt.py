@@ -162,7 +162,7 @@ def test_ctrl_c_before_the_first_batch_of_a_resumed_epoch_keeps_its_place(monkey
 def test_ctrl_c_just_before_workers_are_started_leaves_none_counted(place, monkeypatch):
     with ps.from_sequence(range(30)).map(abs, **place).batch(3).loader(timeout_s=SOON_S) as loader:
         with monkeypatch.context() as patch:
-            patch.setattr(loader._engine, "_start", _interrupt)
+            patch.setattr(loader._engine.reader, "_start", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 next(iter(loader))
         assert [crew._starting for crew in loader._engine.crews.values()] == [set()]

@@ -10,7 +10,7 @@ from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, await_event, in_thread, until_error
 
 import penstock as ps
-from penstock.core import engine
+from penstock.core import reader
 
 #: long for a call that only returns its sample, short for a test
 SHORT_S = 0.5
@@ -114,7 +114,7 @@ def test_what_was_delivered_before_a_timeout_is_not_delivered_twice(stuck):
 def test_a_call_that_begins_after_the_late_one_has_returned_is_not_blamed(monkeypatch):
     """The reader sees that the call of sample 0 is late; before it acts, that call returns and the next begins."""
     ahead_s = [10 * SOON_S]
-    monkeypatch.setattr(engine, "perf_counter", lambda: perf_counter() + ahead_s[0])
+    monkeypatch.setattr(reader, "perf_counter", lambda: perf_counter() + ahead_s[0])
     go_on, next_began, acted = threading.Event(), threading.Event(), threading.Event()
 
     def staged(sample):
@@ -125,7 +125,7 @@ def test_a_call_that_begins_after_the_late_one_has_returned_is_not_blamed(monkey
             await_event(acted)
         return sample
 
-    give_up = engine.Engine._give_up
+    give_up = reader.Reader._give_up
 
     def late(*args):
         go_on.set()
@@ -134,7 +134,7 @@ def test_a_call_that_begins_after_the_late_one_has_returned_is_not_blamed(monkey
         give_up(*args)
         acted.set()
 
-    monkeypatch.setattr(engine.Engine, "_give_up", late)
+    monkeypatch.setattr(reader.Reader, "_give_up", late)
     # One ticket, since the worker makes the batch.
     data = ps.from_sequence(range(3)).map(staged, workers=1, timeout_s=3 * SOON_S).batch(3, collate=list)
     with data.loader(epochs=1) as loader:

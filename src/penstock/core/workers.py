@@ -178,6 +178,8 @@ class Crew:
                     self.leaving.append(worker)
             elif worker not in self.idle:
                 self.idle.append(worker)
+                if self.executor.remote:
+                    self.rouse()  # a ticket that was paused in a process can be gone on with only there
             return None
         if self.idle or len(self.workers) < self.size:
             self.rouse()
