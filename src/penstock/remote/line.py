@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.executors.startup import Process
+from penstock.interrupts import uninterrupted
 from penstock.memory.block import Block, Blocks
 from penstock.program.chunk import Chunk
 from penstock.remote.cargo import Cargo, unstowed
@@ -55,17 +56,16 @@ class Line:
         block = blocks.acquire(nbytes)
         if block is None or block.number in self._attached:
             return block
-        fd = blocks.descriptor(block)
-        if fd is None:
+        with uninterrupted():  # until somebody closes it, wherever Ctrl-C comes
+            lent = _Lent(blocks.descriptor(block))
+        if lent.fd is None:
             block.release()
             return None
         try:
-            self.wire.send(("attach", [(block.number, block.size)], self._dropped()), fds=[fd])
+            self.wire.send(("attach", [(block.number, block.size)], self._dropped()), fds=[lent.fd])
         except BaseException:
             block.release()
             raise
-        finally:
-            os.close(fd)
         self._attached[block.number] = block
         return block
 
@@ -94,6 +94,19 @@ class Line:
         memory: Any = np.array(grant.view()[: cargo.nbytes])
         take_back(grant)
         return unstowed(cargo, memory)
+
+
+class _Lent:
+    """The descriptor of a block, to be sent; it is closed when nobody holds it any more."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int | None) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
 
 
 def take_back(block: Block | None) -> None:
