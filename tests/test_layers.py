@@ -21,6 +21,10 @@ LAYERS = [
     ["executors.startup"],
     ["executors.templates"],
     ["checks", "tensors"],
+    # files wherever they are
+    ["storage"],
+    # what their bytes mean
+    ["formats"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["places"],
     # which samples of a source to use, and whose turn it is
@@ -28,6 +32,7 @@ LAYERS = [
     ["executors.executor"],
     ["ops.op"],
     ["sources.source"],
+    ["sources.shards"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
     ["ops.functions", "ops.fields", "ops.residents", "ops.content"],
     ["ops.call", "ops.rows", "executors.threads"],
@@ -39,8 +44,9 @@ LAYERS = [
     ["program"],
     ["core"],
     ["remote"],
+    ["writers"],
     ["pipeline"],
-    ["construct"],
+    ["construct", "readers"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],
@@ -49,7 +55,20 @@ LAYERS = [
 CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
-SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
+SUBJECTS = {
+    "storage",
+    "formats",
+    "writers",
+    "memory",
+    "plan",
+    "program",
+    "resume",
+    "core",
+    "remote",
+    "cli",
+    "testing",
+    "stats",
+}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
@@ -58,6 +77,7 @@ LATE = {
     "construct": {"sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"core.fingerprint", "core.peek"},
+    "readers": {f"sources.{name}" for name in ("tar",)},
     "program.desk": {"memory.segment"},
     "core.engine": {"executors.processes"},
     "core.loader": {"core.parts", "stats.diagnose"},

@@ -23,6 +23,7 @@ if _TYPE_CHECKING:
         PenstockError,
         PlanError,
         RaggedBatch,
+        ReadError,
         ServiceError,
         Skip,
         StageTimeout,
@@ -37,6 +38,7 @@ if _TYPE_CHECKING:
     from penstock.pipeline import Pipeline
     from penstock.program.calls import SampleInfo
     from penstock.program.chunk import ErrorRecord
+    from penstock.readers import from_tar
     from penstock.resume.ranks import merge_states
     from penstock.resume.schema import edit_state
     from penstock.stats.report import Diagnosis
@@ -53,6 +55,7 @@ else:
                 "PenstockError",
                 "PlanError",
                 "RaggedBatch",
+                "ReadError",
                 "ServiceError",
                 "Skip",
                 "StageTimeout",
@@ -67,6 +70,7 @@ else:
             "penstock.pipeline": ["Pipeline"],
             "penstock.program.calls": ["SampleInfo"],
             "penstock.program.chunk": ["ErrorRecord"],
+            "penstock.readers": ["from_tar"],
             "penstock.core.loader": ["Loader"],
             "penstock.resume.schema": ["edit_state"],
             "penstock.resume.ranks": ["merge_states"],
@@ -87,6 +91,7 @@ __all__ = [
     "PlanError",
     "Processes",
     "RaggedBatch",
+    "ReadError",
     "Retry",
     "SampleInfo",
     "ServiceError",
@@ -102,6 +107,7 @@ __all__ = [
     "from_arrays",
     "from_iterable",
     "from_sequence",
+    "from_tar",
     "indices",
     "merge_states",
     "mix",

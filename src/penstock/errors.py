@@ -6,6 +6,7 @@
     ├── PlanError            the pipeline cannot be run as written; nothing has started
     │   └── LengthUnknown    len() of something whose length is not known or not finite
     ├── RaggedBatch          samples that do not fit into one batch, or would lose something in it
+    ├── ReadError            a file could not be read, or is not what it was
     ├── StageTimeout         a call or a batch did not come in time
     ├── WorkerDied           a worker ended without an answer
     ├── TooManyErrors        more samples failed than ``max_errors`` allows
@@ -35,6 +36,7 @@ __all__ = [
     "PenstockError",
     "PlanError",
     "RaggedBatch",
+    "ReadError",
     "ServiceError",
     "Skip",
     "StageTimeout",
@@ -62,6 +64,10 @@ class LengthUnknown(PlanError, TypeError):
 
 class RaggedBatch(PenstockError, ValueError):
     """Samples of one batch have different shapes, fields or kinds, or something that a batch would lose."""
+
+
+class ReadError(PenstockError, OSError):
+    """A file is damaged, shorter than it should be, or could not be read in all tries. The message names it."""
 
 
 class StageTimeout(PenstockError, TimeoutError):

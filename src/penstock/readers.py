@@ -1,0 +1,99 @@
+"""The functions that make a pipeline of data files: one per format, each of them a few lines over its source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock import storage
+from penstock.errors import PlanError
+from penstock.formats.compressed import MOST_BYTES, compression
+from penstock.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from penstock.formats.index import Where
+    from penstock.sources.tar import Fields
+
+    #: a path, a pattern or a folder, on disk or by URL, or a list of these
+    Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    Options = Mapping[str, Any] | None
+    OnError = Literal["raise", "skip"]
+
+__all__ = ["from_tar"]
+
+
+def _files(paths: Any, what: str, options: Any, suffixes: tuple[str, ...]) -> list[str]:
+    """The files that `paths` stand for. Of a folder, those with one of the suffixes of the format."""
+    found = storage.expanded(paths, what, options)
+    chosen = [path for path in found if path.lower().partition("?")[0].endswith(suffixes)]
+    if isinstance(paths, (str, os.PathLike)) and found != [os.fspath(paths)] and not storage.has_magic(str(paths)):
+        if not chosen:
+            raise PlanError(f"{what}: no file in {os.fspath(paths)!r} ends in {' or '.join(suffixes)}")
+        return chosen
+    return found
+
+
+def _is_stream(paths: list[str], what: str) -> bool:
+    """Whether the files are compressed, so that they can only be read forward."""
+    kinds = {compression(path) != "": path for path in paths}
+    if len(kinds) > 1:
+        raise PlanError(
+            f"{what}: {kinds[True]!r} is compressed and {kinds[False]!r} is not; read them as two pipelines and "
+            "put them together with concat() or mix()"
+        )
+    return True in kinds
+
+
+def from_tar(
+    shards: Paths,
+    *,
+    fields: Fields = None,
+    decode: bool | None = None,
+    indices: Iterable[int] | None = None,
+    index: Where = None,
+    on_error: OnError = "raise",
+    max_bytes: int = MOST_BYTES,
+    storage_options: Options = None,
+) -> Pipeline[Any]:
+    """Samples of tar archives in the WebDataset layout: ``{"__key__": "0001", "jpg": b"...", "cls": b"3"}``.
+
+    Members that follow each other and share a name up to the first dot of its last part are one sample; what
+    follows that dot names the field. ``fields`` are the ones to read, and each sample must have them:
+    ``["jpg", "cls"]``, or ``{"image": "jpg;png", "label": "cls"}`` to rename them. With ``decode=True`` text, JSON,
+    class numbers and ``.npy`` arrays are decoded by their extension. Archives that `Pipeline.write` made give back
+    the samples that were written; ``decode=False`` gives their members as bytes. Nothing is ever unpickled.
+
+    A plain archive is indexed when it is first used. The index is kept beside it under a hidden name, or in the
+    cache directory; ``index`` names another folder, or is False to keep it in memory. Compressed archives
+    (``.tar.gz``, ``.tar.zst``) are streams of one shard per file: shuffle them with ``shuffle(window=)``. Their
+    samples may have ``max_bytes`` each.
+
+    >>> import io, tarfile, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with tarfile.open(f"{folder}/train-000.tar", "w") as archive:
+    ...         for name, data in [("1.cls", b"3"), ("1.txt", b"a cat"), ("2.cls", b"5"), ("2.txt", b"a dog")]:
+    ...             member = tarfile.TarInfo(name)
+    ...             member.size = len(data)
+    ...             archive.addfile(member, io.BytesIO(data))
+    ...     list(from_tar(f"{folder}/train-{{000..000}}.tar", decode=True))
+    [{'__key__': '1', 'cls': 3, 'txt': 'a cat'}, {'__key__': '2', 'cls': 5, 'txt': 'a dog'}]
+    """
+    from penstock.sources.tar import Layout, TarSource, TarStream
+
+    paths = _files(shards, "from_tar", storage_options, (".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"))
+    layout = Layout(fields, decode)
+    if not _is_stream(paths, "from_tar"):
+        return Pipeline(TarSource(paths, layout, indices, index, on_error, storage_options))
+    _no_stream(indices=indices, on_error=None if on_error == "raise" else on_error)
+    return Pipeline(TarStream(paths, layout, max_bytes, storage_options))
+
+
+def _no_stream(**given: Any) -> None:
+    """Refuse arguments that need random access."""
+    for name, value in given.items():
+        if value is not None:
+            raise PlanError(
+                f"{name}= needs files that can be read at any position, and compressed ones can only be read "
+                "forward; decompress them, or use take(), skip() and filter()"
+            )
