@@ -55,20 +55,8 @@ LAYERS = [
 CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
-SUBJECTS = {
-    "storage",
-    "formats",
-    "writers",
-    "memory",
-    "plan",
-    "program",
-    "resume",
-    "core",
-    "remote",
-    "cli",
-    "testing",
-    "stats",
-}
+SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
+SUBJECTS |= {"storage", "formats", "writers"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.

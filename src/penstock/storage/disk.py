@@ -1,0 +1,237 @@
+"""Files on this machine: reading, and listing folders.
+
+A descriptor is opened when it is first needed. A process keeps a limited number of them open, and a forked child
+opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import BinaryIO
+from weakref import ref
+
+from penstock import system
+from penstock.errors import PlanError, ReadError
+from penstock.storage.paths import matcher
+
+__all__ = ["DiskFile", "read_whole", "walk"]
+
+#: descriptors that are kept open between reads; the one that was opened first is closed for another
+_MOST_OPEN = 256
+#: read at once by `DiskFile.open`
+_BUFFER_BYTES = 1 << 20
+#: Linux returns at most so many bytes of one read
+_MOST_READ = 0x7FFFF000
+
+
+def read_whole(path: str | bytes) -> bytes:
+    """All bytes of a file; ReadError if somebody writes to it at the same time."""
+    # Half the system calls of open(path, "rb").read()
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(fd).st_size
+        data = os.read(fd, size + 1)
+        if len(data) != size:
+            data = _all_of(fd, data, size, path)
+    finally:
+        os.close(fd)
+    return data
+
+
+def _all_of(fd: int, data: bytes, size: int, path: str | bytes) -> bytes:
+    """The rest of a file of which less or more was read than it is said to have."""
+    parts = [data]
+    while part := os.read(fd, _MOST_READ):
+        parts.append(part)
+    data = b"".join(parts)
+    if len(data) != size and size:  # files of /proc have no size
+        raise ReadError(
+            f"{os.fsdecode(path)}: it had {size} bytes when it was opened, and {len(data)} were read; is something "
+            "still writing to it?"
+        )
+    return data
+
+
+class DiskFile:
+    """See `files.File`."""
+
+    __slots__ = ("__weakref__", "_handle", "_status", "_where", "path")
+
+    def __init__(self, path: str, where: str) -> None:
+        #: as the user wrote it
+        self.path = path
+        # Worker processes may have another working directory.
+        self._where = os.path.abspath(where)
+        self._handle: _Handle | None = None
+        self._status: tuple[int, int] | None = None
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.path, self._where)
+
+    def __repr__(self) -> str:
+        return f"<file {self.path}>"
+
+    @property
+    def size(self) -> int:
+        return self._told()[0]
+
+    @property
+    def content(self) -> str:
+        return "{} bytes of {}".format(*self._told())
+
+    def _told(self) -> tuple[int, int]:
+        if self._status is None:
+            found = os.stat(self._where)
+            self._status = found.st_size, found.st_mtime_ns
+        return self._status
+
+    def read(self) -> bytes:
+        return read_whole(self._where)
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        # The local name keeps the descriptor open, even if another thread has it closed meanwhile.
+        handle = self._handle or _opened(self)
+        data = os.pread(handle.fd, length, offset)
+        while len(data) < length:
+            more = os.pread(handle.fd, length - len(data), offset + len(data))
+            if not more:
+                raise ReadError(
+                    f"{self.path}: {length} bytes at position {offset} were asked for, and it ends at "
+                    f"{os.fstat(handle.fd).st_size}"
+                )
+            data += more
+        return data
+
+    def open(self) -> BinaryIO:
+        return open(self._where, "rb", buffering=_BUFFER_BYTES)
+
+
+class _Handle:
+    """A descriptor that is closed when nobody refers to it."""
+
+    __slots__ = ("_close", "fd")
+
+    def __init__(self, path: str) -> None:
+        self._close = os.close  # at the exit of the interpreter `os` may be gone before this is
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            self._close(self.fd)
+
+
+_lock = threading.Lock()
+#: files with an open descriptor, in the order in which they were opened
+_open_files: deque[ref[DiskFile]] = deque()
+
+
+def _opened(file: DiskFile) -> _Handle:
+    handle = _Handle(file._where)
+    with _lock:
+        if file._handle is not None:
+            return file._handle  # another thread was faster, and ours is closed as it goes
+        file._handle = handle
+        _open_files.append(ref(file))
+        while len(_open_files) > _MOST_OPEN:
+            other = _open_files.popleft()()
+            if other is not None:
+                other._handle = None
+    return handle
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for one in _open_files:
+        file = one()
+        if file is not None:
+            file._handle = None
+    _open_files.clear()
+
+
+system.at_fork(after_in_child=_after_fork_in_child)
+
+
+# ---------------------------------------------------------------------- listing
+
+
+def walk(folder: str, pattern: str) -> Iterator[bytes]:
+    """The names of files below `folder` that match, relative to it, in the order of their bytes.
+
+    Links are followed; one that leads back to a folder above it is a PlanError. A link to nothing is listed, so
+    that reading it says so. What is neither a file nor a folder is left out.
+    """
+    if not os.path.isdir(folder):
+        raise PlanError(f"{folder!r} is not a folder" if os.path.lexists(folder) else f"{folder!r}: no such folder")
+    parts = tuple(pattern.split("/"))
+    here = os.stat(folder)
+    return _walk(os.fsencode(folder), b"", _Step(parts), _Step(parts).first, ((here.st_dev, here.st_ino),))
+
+
+class _Step:
+    """A pattern as states: number i means that the parts before i have matched the folders so far."""
+
+    def __init__(self, parts: tuple[str, ...]) -> None:
+        self.parts = parts
+        self.tests = [None if part in ("*", "**") else matcher(part) for part in parts]
+        self.first = self._closed({0})
+
+    def _closed(self, states: set[int]) -> frozenset[int]:
+        """With those that a ``**`` reaches as no folder at all."""
+        for number, part in enumerate(self.parts[:-1]):
+            if number in states and part == "**":
+                states.add(number + 1)
+        return frozenset(states)
+
+    def into(self, states: frozenset[int], name: bytes) -> frozenset[int]:
+        """The states inside the folder `name`."""
+        return self._closed(
+            {number + (self.parts[number] != "**") for number in states if self._fits(number, name)}
+            - {len(self.parts)}
+        )
+
+    def ends(self, states: frozenset[int], name: bytes) -> bool:
+        """Whether the file `name` matches the whole pattern."""
+        last = len(self.parts) - 1
+        return last in states and self._fits(last, name)
+
+    def _fits(self, number: int, name: bytes) -> bool:
+        test = self.tests[number]
+        if test is None:
+            return not name.startswith(b".")
+        return test(os.fsdecode(name)) is not None
+
+
+def _walk(
+    folder: bytes, prefix: bytes, step: _Step, states: frozenset[int], above: tuple[tuple[int, int], ...]
+) -> Iterator[bytes]:
+    found: list[tuple[bytes, frozenset[int] | None]] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            if entry.is_dir():
+                inside = step.into(states, name)
+                if inside:
+                    found.append((name + b"/", inside))
+            elif step.ends(states, name) and (entry.is_file() or entry.is_symlink()):
+                found.append((name, None))
+    # With a slash behind each folder this is the order of the whole paths, as object stores list them.
+    found.sort(key=_name)
+    for name, states_inside in found:
+        if states_inside is None:
+            yield prefix + name
+            continue
+        path = os.path.join(folder, name[:-1])
+        there = os.stat(path)
+        if (there.st_dev, there.st_ino) in above:
+            raise PlanError(
+                f"{os.fsdecode(path)!r} is a link to a folder above it, so the listing has no end; remove it"
+            )
+        yield from _walk(path, prefix + name, step, states_inside, (*above, (there.st_dev, there.st_ino)))
+
+
+def _name(found: tuple[bytes, frozenset[int] | None]) -> bytes:
+    return found[0]

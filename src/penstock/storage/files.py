@@ -1,0 +1,73 @@
+"""A file by its path or URL, whatever reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, Protocol
+
+from penstock.storage.disk import DiskFile
+from penstock.storage.objects import SCHEMES, ObjectFile
+from penstock.storage.paths import local, scheme_of
+from penstock.storage.systems import SystemFile
+
+__all__ = ["File", "file", "read_all"]
+
+#: requests of one call that are under way at once
+_AT_ONCE = 16
+
+
+class File(Protocol):
+    """A file: cheap to make, picklable, and safe for several threads at once. Made by `file`."""
+
+    #: as the user wrote it
+    path: str
+
+    @property
+    def size(self) -> int:
+        """In bytes; asked for once."""
+
+    @property
+    def content(self) -> str:
+        """What tells this version of the file from another: its size, and the time or tag of the last change."""
+
+    def read(self) -> bytes:
+        """All of it."""
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes from `offset` on; ReadError with file and position if there are fewer."""
+
+    def open(self) -> BinaryIO:
+        """A new stream that is read forward. The caller closes it."""
+
+
+def file(path: str, options: Mapping[str, Any] | None = None) -> File:
+    """The file at a path or URL. Nothing is looked at before it is used.
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as made:
+    ...     made.write(b"penstock") and made.flush()
+    ...     one = file(made.name)
+    ...     one.size, one.read_at(3, 2)
+    (8, b'st')
+    """
+    here = local(path)
+    if here is not None:
+        return DiskFile(path, here)
+    if scheme_of(path) in SCHEMES:
+        return ObjectFile(path, options)
+    return SystemFile(path, options)
+
+
+def read_all(files: Sequence[File]) -> list[bytes]:
+    """All bytes of several remote files, some at a time. The first error in their order is raised."""
+    if len(files) < 2:
+        return [one.read() for one in files]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(files)), thread_name_prefix="penstock-read") as pool:
+        reads = [pool.submit(one.read) for one in files]
+        try:
+            return [read.result() for read in reads]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,71 @@
+"""Trying a remote read again: how often, how long, and what the error says in the end.
+
+The pause before try n + 1 is ``0.1 s × 2^(n-1)``, at most 10 s, times a random factor from 0.5 to 1, so that
+clients that failed together do not come back together. A failure that cannot pass (no such object, no permission)
+is raised at once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from penstock.checks import whole_number
+from penstock.errors import PlanError, ReadError
+
+__all__ = ["Retries", "split_options"]
+
+T = TypeVar("T")
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Retries:
+    """What the user may set in ``storage_options``."""
+
+    #: how often a read is tried
+    tries: int = 8
+    #: the longest that a try may wait without receiving anything
+    attempt_s: float = 15.0
+    #: no try begins later than this after the first did, and none takes longer
+    total_s: float = 300.0
+
+    def run(self, call: Callable[[], T], may_pass: Callable[[Exception], bool], what: str) -> T:
+        """``call()``, again if it fails in a way that may pass. `what` is the file and the bytes."""
+        began = time.monotonic()
+        for tried in range(1, self.tries + 1):
+            try:
+                return call()
+            except Exception as exc:
+                if not may_pass(exc):
+                    raise
+                pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (tried - 1)) * random.uniform(0.5, 1.0)
+                passed = time.monotonic() - began
+                if tried == self.tries or passed + pause > self.total_s:
+                    raise ReadError(
+                        f"{what}: failed {tried} times in {passed:.1f} s; the last error: {first_line(exc)}"
+                    ) from exc
+            time.sleep(pause)
+        raise AssertionError("a read is tried at least once")
+
+
+def first_line(exc: BaseException) -> str:
+    """An exception in a line; those of obstore have pages of details below."""
+    return str(exc).strip().partition("\n")[0][:500] or type(exc).__name__
+
+
+def split_options(options: Mapping[str, Any] | None) -> tuple[Retries, dict[str, Any]]:
+    """The user's ``storage_options``: what is for penstock, and what is for the store."""
+    rest = dict(options or {})
+    own = {field.name: rest.pop(field.name) for field in fields(Retries) if field.name in rest}
+    if "tries" in own:
+        own["tries"] = whole_number(own["tries"], "storage_options: tries", least=1)
+    for name in ("attempt_s", "total_s"):
+        if name in own and not (isinstance(own[name], int | float) and own[name] > 0):
+            raise PlanError(f"storage_options: {name} takes a number of seconds above 0, got {own[name]!r}")
+    return Retries(**own), rest
