@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Options = Mapping[str, Any] | None
     OnError = Literal["raise", "skip"]
 
-__all__ = ["from_tar"]
+__all__ = ["from_jsonl", "from_tar", "from_text"]
 
 
 def _files(paths: Any, what: str, options: Any, suffixes: tuple[str, ...]) -> list[str]:
@@ -87,6 +87,84 @@ def from_tar(
         return Pipeline(TarSource(paths, layout, indices, index, on_error, storage_options))
     _no_stream(indices=indices, on_error=None if on_error == "raise" else on_error)
     return Pipeline(TarStream(paths, layout, max_bytes, storage_options))
+
+
+def from_text(
+    files: Paths,
+    *,
+    encoding: str = "utf-8",
+    indices: Iterable[int] | None = None,
+    index: Where = None,
+    on_error: OnError = "raise",
+    max_bytes: int = MOST_BYTES,
+    storage_options: Options = None,
+) -> Pipeline[str]:
+    """Lines of text files, as strings without their ends.
+
+    A plain file is indexed by where its lines begin, so that any line can be read alone. The index of a large file
+    is kept, as `from_tar` keeps its own. Compressed files (``.gz``, ``.zst``) are streams of one shard per file,
+    with lines of at most ``max_bytes``. A line that is not text in this ``encoding`` is an error, or is left out
+    and counted with ``on_error="skip"``.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(f"{folder}/words.txt", "w") as file:
+    ...         file.write("ant\\nbee\\ncow\\n") and None
+    ...     list(from_text(f"{folder}/*.txt", indices=[2, 0]))
+    ['cow', 'ant']
+    """
+    from penstock.sources.lines import Text
+
+    return _lines(files, Text(encoding), (".txt", ".text"), indices, index, on_error, max_bytes, storage_options)
+
+
+def from_jsonl(
+    files: Paths,
+    *,
+    tree: bool = False,
+    indices: Iterable[int] | None = None,
+    index: Where = None,
+    on_error: OnError = "raise",
+    max_bytes: int = MOST_BYTES,
+    storage_options: Options = None,
+) -> Pipeline[Any]:
+    """The JSON values of files with one per line. Blank lines are left out.
+
+    Files are read as those of `from_text` are. ``tree=True`` gives back what `Pipeline.write` wrote: arrays, bytes
+    and other things that JSON has no notation for.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(f"{folder}/train.jsonl", "w") as file:
+    ...         file.write('{"text": "a", "label": 1}\\n{"text": "b", "label": 0}\\n') and None
+    ...     list(from_jsonl(f"{folder}/train.jsonl"))
+    [{'text': 'a', 'label': 1}, {'text': 'b', 'label': 0}]
+    """
+    from penstock.sources.lines import Json
+
+    return _lines(
+        files, Json(tree), (".jsonl", ".ndjson", ".json"), indices, index, on_error, max_bytes, storage_options
+    )
+
+
+def _lines(
+    files: Any,
+    what: Any,
+    suffixes: tuple[str, ...],
+    indices: Any,
+    index: Any,
+    on_error: Any,
+    max_bytes: int,
+    options: Any,
+) -> Pipeline[Any]:
+    from penstock.sources.lines import LineSource, LineStream
+
+    packed = tuple(f"{suffix}{more}" for suffix in suffixes for more in (".gz", ".zst"))
+    paths = _files(files, what.verb, options, (*suffixes, *packed))
+    if not _is_stream(paths, what.verb):
+        return Pipeline(LineSource(paths, what, indices, index, on_error, options))
+    _no_stream(indices=indices, on_error=None if on_error == "raise" else on_error)
+    return Pipeline(LineStream(paths, what, max_bytes, options))
 
 
 def _no_stream(**given: Any) -> None:

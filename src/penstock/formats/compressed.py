@@ -7,6 +7,7 @@ than whoever reads it asks for. A file that is damaged or was cut short raises `
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,8 +46,11 @@ def decompressed(
     zstd = _zstd() if kind == "zstd" else None
     if zstd is not None:
         damage = (*damage, zstd.ZstdError)
-    with storage.file(path, options).open() as raw:
+    with storage.file(path, options).open() as opened:
+        raw = opened if isinstance(opened, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, opened))
         try:
+            if kind and not raw.peek(1):
+                raise EOFError("it is empty")  # which gzip would take for nothing, compressed
             if kind == "gzip":
                 with gzip.GzipFile(fileobj=raw, mode="rb") as stream:
                     yield cast(BinaryIO, stream)
