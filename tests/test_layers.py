@@ -65,7 +65,7 @@ LATE = {
     "construct": {"sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"core.fingerprint", "core.peek"},
-    "readers": {f"sources.{name}" for name in ("lines", "tar")},
+    "readers": {f"sources.{name}" for name in ("lines", "tar", "tfrecord")},
     "program.desk": {"memory.segment"},
     "core.engine": {"executors.processes"},
     "core.loader": {"core.parts", "stats.diagnose"},
