@@ -33,6 +33,7 @@ LAYERS = [
     ["ops.op"],
     ["sources.source"],
     ["sources.shards"],
+    ["sources.tables"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
     ["ops.functions", "ops.fields", "ops.residents", "ops.content"],
     ["ops.call", "ops.rows", "executors.threads"],
@@ -65,7 +66,7 @@ LATE = {
     "construct": {"sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"core.fingerprint", "core.peek"},
-    "readers": {f"sources.{name}" for name in ("lines", "tar", "tfrecord")},
+    "readers": {f"sources.{name}" for name in ("arrow", "lines", "parquet", "tar", "tfrecord")},
     "program.desk": {"memory.segment"},
     "core.engine": {"executors.processes"},
     "core.loader": {"core.parts", "stats.diagnose"},

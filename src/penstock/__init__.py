@@ -38,7 +38,7 @@ if _TYPE_CHECKING:
     from penstock.pipeline import Pipeline
     from penstock.program.calls import SampleInfo
     from penstock.program.chunk import ErrorRecord
-    from penstock.readers import from_jsonl, from_tar, from_text, from_tfrecord
+    from penstock.readers import from_arrow, from_jsonl, from_parquet, from_tar, from_text, from_tfrecord
     from penstock.resume.ranks import merge_states
     from penstock.resume.schema import edit_state
     from penstock.stats.report import Diagnosis
@@ -70,7 +70,14 @@ else:
             "penstock.pipeline": ["Pipeline"],
             "penstock.program.calls": ["SampleInfo"],
             "penstock.program.chunk": ["ErrorRecord"],
-            "penstock.readers": ["from_jsonl", "from_tar", "from_text", "from_tfrecord"],
+            "penstock.readers": [
+                "from_arrow",
+                "from_jsonl",
+                "from_parquet",
+                "from_tar",
+                "from_text",
+                "from_tfrecord",
+            ],
             "penstock.core.loader": ["Loader"],
             "penstock.resume.schema": ["edit_state"],
             "penstock.resume.ranks": ["merge_states"],
@@ -105,8 +112,10 @@ __all__ = [
     "edit_state",
     "fake",
     "from_arrays",
+    "from_arrow",
     "from_iterable",
     "from_jsonl",
+    "from_parquet",
     "from_sequence",
     "from_tar",
     "from_text",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Options = Mapping[str, Any] | None
     OnError = Literal["raise", "skip"]
 
-__all__ = ["from_jsonl", "from_tar", "from_text", "from_tfrecord"]
+__all__ = ["from_arrow", "from_jsonl", "from_parquet", "from_tar", "from_text", "from_tfrecord"]
 
 
 def _files(paths: Any, what: str, options: Any, suffixes: tuple[str, ...]) -> list[str]:
@@ -211,11 +211,90 @@ def from_tfrecord(
     return Pipeline(RecordStream(paths, examples, check, max_bytes, storage_options))
 
 
+def from_parquet(
+    files: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    filters: Any = None,
+    indices: Iterable[int] | None = None,
+    stream: bool = False,
+    cache_bytes: int = 1 << 29,
+    storage_options: Options = None,
+) -> Pipeline[Any]:
+    """Rows of Parquet files as dicts. Needs pyarrow: ``pip install "penstock[parquet]"``.
+
+    Numbers are numpy scalars of the column's type, lists of numbers are arrays, nulls are None. A batch is one read
+    per column. ``columns`` are the ones to read. ``filters`` are tuples such as ``[("label", "==", 3)]``, or an
+    expression of pyarrow: they are worked out when the pipeline is made, and leave out whole row groups by their
+    statistics.
+
+    A row group is decoded once while its rows are read, and up to ``cache_bytes`` of decoded ones are kept in each
+    process. ``shuffle()`` over more than that raises PlanError, since nearly every sample would decode a row group.
+    With ``stream=True`` each row group is a shard of a stream, and ``shuffle(window=10_000)`` reads them in random
+    order.
+
+    >>> import tempfile, pyarrow, pyarrow.parquet
+    >>> table = pyarrow.table({"x": [1.5, 2.5, 3.5], "label": ["a", "b", "a"]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pyarrow.parquet.write_table(table, f"{folder}/train.parquet")
+    ...     next(iter(from_parquet(folder, filters=[("label", "==", "a")]).batch(2)))
+    {'x': array([1.5, 3.5]), 'label': ['a', 'a']}
+    """
+    from penstock.sources.parquet import ParquetSource, ParquetStream
+
+    paths = _files(files, "from_parquet", storage_options, (".parquet", ".pq"))
+    names = _names(columns, "from_parquet")
+    if not stream:
+        return Pipeline(ParquetSource(paths, names, filters, indices, cache_bytes, storage_options))
+    _no_stream(indices=indices)
+    return Pipeline(ParquetStream(paths, names, filters, storage_options))
+
+
+def from_arrow(
+    data: Any,
+    *,
+    columns: Sequence[str] | None = None,
+    indices: Iterable[int] | None = None,
+    cache_bytes: int = 1 << 29,
+    storage_options: Options = None,
+) -> Pipeline[Any]:
+    """Rows of a pyarrow table, or of Arrow files (``.arrow``, ``.feather``, in the file or the stream format).
+
+    Rows are as those of `from_parquet`. Local files are mapped into memory, so uncompressed ones are read at any
+    position without decoding: a global shuffle costs little. Also takes a ``pyarrow.dataset`` of such files.
+
+    >>> import pyarrow
+    >>> list(from_arrow(pyarrow.table({"n": [1, 2, 3]}), indices=[2, 0]))
+    [{'n': np.int64(3)}, {'n': np.int64(1)}]
+    """
+    from penstock.sources.arrow import ArrowSource, ArrowTable
+
+    names = _names(columns, "from_arrow")
+    if hasattr(data, "schema") and hasattr(data, "num_rows"):
+        return Pipeline(ArrowTable(data, names, indices))
+    if hasattr(data, "files") and hasattr(data, "format"):  # a dataset
+        if "parquet" in type(data.format).__name__.lower():
+            return from_parquet(data.files, columns=columns, indices=indices, cache_bytes=cache_bytes)
+        data = data.files
+    if not isinstance(data, (str, os.PathLike, list, tuple)):
+        raise PlanError(f"from_arrow takes a pyarrow table, a data set or Arrow files, got {type(data).__name__}")
+    paths = _files(data, "from_arrow", storage_options, (".arrow", ".feather", ".ipc"))
+    return Pipeline(ArrowSource(paths, names, indices, cache_bytes, storage_options))
+
+
+def _names(columns: Any, what: str) -> list[str] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, str) or not all(isinstance(one, str) for one in columns):
+        raise PlanError(f"{what}(columns=) takes a list of names, got {columns!r}")
+    return list(columns)
+
+
 def _no_stream(**given: Any) -> None:
     """Refuse arguments that need random access."""
     for name, value in given.items():
         if value is not None:
             raise PlanError(
-                f"{name}= needs files that can be read at any position, and compressed ones can only be read "
-                "forward; decompress them, or use take(), skip() and filter()"
+                f"{name}= needs files that can be read at any position, and these are read as a stream, forward; "
+                "decompress them, or use take(), skip() and filter()"
             )
