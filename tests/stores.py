@@ -13,7 +13,8 @@ from penstock.storage.objects import forget_clients
 
 class Web(ThreadingHTTPServer):
     """Serves `files`, a dict from path to bytes. `fault(path, count)` may name what goes wrong with a request:
-    a status such as 503, "cut" (half of the body, then the end) or "slow" (no answer before `wake`).
+    a status such as 503, "cut" (half of the body, then the end), "slow" (no answer at all) or "hold" (an answer
+    after `wake`).
     """
 
     daemon_threads = False
@@ -81,8 +82,9 @@ class _Handler(BaseHTTPRequestHandler):
                 server.busy -= 1
 
     def serve(self, server, path, fault):
-        if fault == "slow":
+        if fault in ("slow", "hold"):
             server.wake.wait(30)
+        if fault == "slow":
             self.close_connection = True
             return
         if isinstance(fault, int):

@@ -133,7 +133,7 @@ def test_type_checkers_see_the_names_that_are_imported_when_used():
             written[node.module] = [alias.name for alias in node.names]
     (table,) = (node for node in ast.walk(choice) if isinstance(node, ast.Dict))
     assert ast.literal_eval(table) == written
-    assert {*(name for names in written.values() for name in names), "indices", "ops"} == set(ps.__all__)
+    assert {*(name for names in written.values() for name in names), "image", "indices", "ops"} == set(ps.__all__)
 
 
 def test_dir_knows_all_names_before_any_is_used():

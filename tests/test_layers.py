@@ -25,6 +25,7 @@ LAYERS = [
     ["storage"],
     # what their bytes mean
     ["formats"],
+    ["image"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["places"],
     # which samples of a source to use, and whose turn it is
@@ -35,7 +36,7 @@ LAYERS = [
     ["sources.shards"],
     ["sources.tables"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
-    ["ops.functions", "ops.fields", "ops.residents", "ops.content"],
+    ["ops.functions", "ops.fields", "ops.residents", "ops.content", "sources.listing"],
     ["ops.call", "ops.rows", "executors.threads"],
     ["ops.*", "sources.*", "executors.*"],
     ["ops", "sources", "executors"],
@@ -57,13 +58,13 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
-SUBJECTS |= {"storage", "formats", "writers"}
+SUBJECTS |= {"storage", "image", "formats", "writers"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
 LATE = {
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
-    "construct": {"sources.mix"},
+    "construct": {"sources.files", "sources.folder", "sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"core.fingerprint", "core.peek"},
     "readers": {f"sources.{name}" for name in ("arrow", "lines", "parquet", "tar", "tfrecord")},

@@ -68,7 +68,7 @@ def _documentable(value):
 
 @for_each("module", [ps, ops, testing])
 def test_all_names_exactly_what_is_public(module):
-    assert set(module.__all__) - {"indices", "ops"} == public_names(module)
+    assert set(module.__all__) - {"image", "indices", "ops"} == public_names(module)
     assert list(module.__all__) == sorted(module.__all__, key=_as_ruff_sorts)
 
 

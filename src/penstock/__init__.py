@@ -14,10 +14,21 @@ from penstock.lazy import lazy as _lazy
 
 # What a user does not use is not imported: a test keeps the two lists alike.
 if _TYPE_CHECKING:
-    from penstock import indices, ops
-    from penstock.construct import concat, fake, from_arrays, from_iterable, from_sequence, mix, zip
+    from penstock import image, indices, ops
+    from penstock.construct import (
+        concat,
+        fake,
+        from_arrays,
+        from_files,
+        from_folder,
+        from_iterable,
+        from_sequence,
+        mix,
+        zip,
+    )
     from penstock.core.loader import Loader
     from penstock.errors import (
+        DecodeError,
         LengthUnknown,
         MissingExtra,
         PenstockError,
@@ -33,6 +44,7 @@ if _TYPE_CHECKING:
     )
     from penstock.executors.processes import Processes
     from penstock.executors.threads import Threads
+    from penstock.image.decode import decode_image
     from penstock.ops.call import Retry
     from penstock.ops.functions import per_worker
     from penstock.pipeline import Pipeline
@@ -46,10 +58,22 @@ else:
     __getattr__, __dir__ = _lazy(
         __name__,
         {
+            "penstock.image": [],
             "penstock.indices": [],
             "penstock.ops": [],
-            "penstock.construct": ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "mix", "zip"],
+            "penstock.construct": [
+                "concat",
+                "fake",
+                "from_arrays",
+                "from_files",
+                "from_folder",
+                "from_iterable",
+                "from_sequence",
+                "mix",
+                "zip",
+            ],
             "penstock.errors": [
+                "DecodeError",
                 "LengthUnknown",
                 "MissingExtra",
                 "PenstockError",
@@ -65,6 +89,7 @@ else:
             ],
             "penstock.executors.processes": ["Processes"],
             "penstock.executors.threads": ["Threads"],
+            "penstock.image.decode": ["decode_image"],
             "penstock.ops.call": ["Retry"],
             "penstock.ops.functions": ["per_worker"],
             "penstock.pipeline": ["Pipeline"],
@@ -88,6 +113,7 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "DecodeError",
     "Diagnosis",
     "ErrorRecord",
     "LengthUnknown",
@@ -109,10 +135,13 @@ __all__ = [
     "TooManyErrors",
     "WorkerDied",
     "concat",
+    "decode_image",
     "edit_state",
     "fake",
     "from_arrays",
     "from_arrow",
+    "from_files",
+    "from_folder",
     "from_iterable",
     "from_jsonl",
     "from_parquet",
@@ -120,6 +149,7 @@ __all__ = [
     "from_tar",
     "from_text",
     "from_tfrecord",
+    "image",
     "indices",
     "merge_states",
     "mix",

@@ -12,14 +12,26 @@ from penstock.sources.fake import FakeSource
 from penstock.sources.iterable import IterableSource
 from penstock.sources.sequence import SequenceSource
 
-__all__ = ["concat", "fake", "from_arrays", "from_iterable", "from_sequence", "mix", "zip"]
+__all__ = [
+    "concat",
+    "fake",
+    "from_arrays",
+    "from_files",
+    "from_folder",
+    "from_iterable",
+    "from_sequence",
+    "mix",
+    "zip",
+]
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from decimal import Decimal
     from fractions import Fraction
+    from os import PathLike
 
     #: what `mix` takes of each pipeline
     Component = Pipeline[T] | tuple[Pipeline[T], float | Fraction | Decimal]
@@ -65,6 +77,93 @@ def from_arrays(*arrays: Any, indices: Iterable[int] | None = None, with_index: 
     if len(arrays) == 1 and isinstance(arrays[0], Mapping):
         return Pipeline(ArraySource(arrays[0], indices, with_index))
     return Pipeline(ArraySource(arrays, indices, with_index))
+
+
+def from_files(
+    paths: str | PathLike[str] | Sequence[str | PathLike[str]],
+    *,
+    read: bool = True,
+    indices: Iterable[int] | None = None,
+    manifest: str | PathLike[str] | None = None,
+    allow_empty: bool = False,
+    on_error: Literal["raise", "skip"] = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Pipeline[Any]:
+    """The bytes of files with their paths: ``{"data": bytes, "path": str}``; with ``read=False`` the path alone.
+
+    ``paths`` is a folder (all files below it), a glob (``"data/**/*.wav"``), a pattern with braces
+    (``"part-{000..099}.bin"``), or a list, each a local path or a URL: ``s3://``, ``gs://``, ``az://``, ``https://``
+    (``pip install "penstock[cloud]"``), or any other that fsspec knows. Folders and globs are sorted, and hidden
+    names left out; lists and braces keep their order. A list of names is taken as it is: a file that is missing is
+    found when it is read.
+
+    ``manifest`` names a file that keeps the listing, so that a million names are listed once; delete it to list
+    again. A file that is missing, unreadable or empty (unless ``allow_empty``) is an error with its name;
+    ``on_error="skip"`` leaves it out and counts it in ``loader.errors()``. ``storage_options`` are for the store;
+    its keys ``tries``, ``attempt_s`` and ``total_s`` say how often and how long a remote read is tried.
+
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = pathlib.Path(folder, "a.txt").write_bytes(b"penstock")
+    ...     [sample["data"] for sample in from_files(f"{folder}/*.txt")]
+    [b'penstock']
+    """
+    from penstock.sources.files import FileSource
+
+    return Pipeline(
+        FileSource(
+            paths,
+            read=read,
+            indices=indices,
+            manifest=manifest,
+            allow_empty=allow_empty,
+            on_error=on_error,
+            storage_options=storage_options,
+        )
+    )
+
+
+def from_folder(
+    path: str | PathLike[str],
+    *,
+    pattern: str = "**/*",
+    read: bool = True,
+    labels: Literal["folder"] | None = "folder",
+    indices: Iterable[int] | None = None,
+    manifest: str | PathLike[str] | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Pipeline[dict[str, Any]]:
+    """A folder of images with a folder for each class: ``{"image": bytes, "label": int, "path": str}``.
+
+    The label is the number of the file's first-level folder among the sorted names of all such folders, which are
+    ``pipeline.source.classes``; ``pipeline.source.labels`` are the labels of all files. ``labels=None`` leaves the
+    label out, ``read=False`` the bytes. ``pattern`` says which files below the folder are used. The folder may be a
+    URL; ``manifest``, ``on_error`` and ``storage_options`` are those of `from_files`.
+
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("dog", "cat"):
+    ...         pathlib.Path(folder, name).mkdir()
+    ...         _ = pathlib.Path(folder, name, "1.jpg").write_bytes(name.encode())
+    ...     data = from_folder(folder)
+    ...     data.source.classes, [(sample["label"], sample["image"]) for sample in data]
+    (['cat', 'dog'], [(0, b'cat'), (1, b'dog')])
+    """
+    from penstock.sources.folder import FolderSource
+
+    return Pipeline(
+        FolderSource(
+            path,
+            pattern=pattern,
+            read=read,
+            labels=labels,
+            indices=indices,
+            manifest=manifest,
+            on_error=on_error,
+            storage_options=storage_options,
+        )
+    )
 
 
 def from_iterable(factory: Callable[[], Iterable[T]] | Iterable[T]) -> Pipeline[T]:

@@ -7,6 +7,7 @@
     │   └── LengthUnknown    len() of something whose length is not known or not finite
     ├── RaggedBatch          samples that do not fit into one batch, or would lose something in it
     ├── ReadError            a file could not be read, or is not what it was
+    ├── DecodeError          bytes that are no image, or a damaged one
     ├── StageTimeout         a call or a batch did not come in time
     ├── WorkerDied           a worker ended without an answer
     ├── TooManyErrors        more samples failed than ``max_errors`` allows
@@ -30,6 +31,7 @@ from typing import Literal
 __all__ = [
     "BadHeader",
     "CodecError",
+    "DecodeError",
     "LengthUnknown",
     "MissingExtra",
     "NotCarried",
@@ -68,6 +70,10 @@ class RaggedBatch(PenstockError, ValueError):
 
 class ReadError(PenstockError, OSError):
     """A file is damaged, shorter than it should be, or could not be read in all tries. The message names it."""
+
+
+class DecodeError(PenstockError, ValueError):
+    """Bytes that are no image, a truncated or damaged one, or one with more pixels than ``max_pixels``."""
 
 
 class StageTimeout(PenstockError, TimeoutError):

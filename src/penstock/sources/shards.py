@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from penstock import storage
 from penstock.errors import OnError, PlanError, ReadError, Skip
-from penstock.sources.source import IndexedSource, Indices, content_of, picked, subset_of
+from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
 
 __all__ = ["Options", "Shard", "ShardSource", "check_on_error", "files_label", "split_runs"]
 
@@ -178,8 +178,14 @@ class ShardSource(IndexedSource):
         """File and record of a sample, as messages show it."""
         number = int(picked(range(index, index + 1), self.subset)[0])
         shard = int(np.searchsorted(self.starts, number, side="right")) - 1
-        within = self._shard(shard).name(number - int(self.starts[shard]))
-        return f"{os.path.basename(self.paths[shard])}/{within}"
+        file = os.path.basename(self.paths[shard])
+        try:
+            return f"{file}/{self._shard(shard).name(number - int(self.starts[shard]))}"
+        except (OSError, ValueError):
+            return file  # it cannot be opened, which is what is to be reported
+
+    def bare(self) -> IndexedSource:
+        return bare_subset(self, self.subset)
 
     # ------------------------------------------------------------------ reading
 

@@ -89,6 +89,10 @@ class IndexedSource(Source):
         """What the user calls these samples: their numbers in what the source was made of."""
         return indices
 
+    def name(self, index: int) -> str:
+        """What the user calls the sample at `index`, if it has a name: its path. Errors name the sample by it."""
+        return ""
+
     @property
     def reads_batches(self) -> bool:
         """Whether `read_batch` is worth calling."""

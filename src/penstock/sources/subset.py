@@ -74,6 +74,9 @@ class Subset(IndexedSource):
     def numbers(self, indices: Indices) -> Indices:
         return self.whole.numbers(picked(indices, self.chosen))
 
+    def name(self, index: int) -> str:
+        return self.whole.name(int(self.chosen[index]))
+
     def read(self, indices: Indices) -> Sequence[Any]:
         return self.whole.read(picked(indices, self.chosen))
 

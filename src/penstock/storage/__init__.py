@@ -17,8 +17,25 @@ Guarantees:
 rest goes to obstore (``s3 gs az http https``) or to fsspec (any other scheme). Nothing here writes.
 """
 
-from penstock.storage.expand import expanded, listed, walked
+from penstock.storage.disk import read_whole
+from penstock.storage.expand import ALL, expanded, folders, listed, walked
 from penstock.storage.files import File, file, read_all
-from penstock.storage.paths import has_magic, local
+from penstock.storage.paths import braced, has_magic, joined, local, scheme_of, split_magic
 
-__all__ = ["File", "expanded", "file", "has_magic", "listed", "local", "read_all", "walked"]
+__all__ = [
+    "ALL",
+    "File",
+    "braced",
+    "expanded",
+    "file",
+    "folders",
+    "has_magic",
+    "joined",
+    "listed",
+    "local",
+    "read_all",
+    "read_whole",
+    "scheme_of",
+    "split_magic",
+    "walked",
+]

@@ -17,7 +17,7 @@ from penstock import system
 from penstock.errors import PlanError, ReadError
 from penstock.storage.paths import matcher
 
-__all__ = ["DiskFile", "read_whole", "walk"]
+__all__ = ["DiskFile", "folders_in", "read_whole", "walk"]
 
 #: descriptors that are kept open between reads; the one that was opened first is closed for another
 _MOST_OPEN = 256
@@ -27,7 +27,7 @@ _BUFFER_BYTES = 1 << 20
 _MOST_READ = 0x7FFFF000
 
 
-def read_whole(path: str | bytes) -> bytes:
+def read_whole(path: str) -> bytes:
     """All bytes of a file; ReadError if somebody writes to it at the same time."""
     # Half the system calls of open(path, "rb").read()
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -36,12 +36,16 @@ def read_whole(path: str | bytes) -> bytes:
         data = os.read(fd, size + 1)
         if len(data) != size:
             data = _all_of(fd, data, size, path)
+    except OSError as exc:
+        if exc.filename is None and not isinstance(exc, ReadError):
+            exc.filename = path  # a folder can be opened, but not be read
+        raise
     finally:
         os.close(fd)
     return data
 
 
-def _all_of(fd: int, data: bytes, size: int, path: str | bytes) -> bytes:
+def _all_of(fd: int, data: bytes, size: int, path: str) -> bytes:
     """The rest of a file of which less or more was read than it is said to have."""
     parts = [data]
     while part := os.read(fd, _MOST_READ):
@@ -49,7 +53,7 @@ def _all_of(fd: int, data: bytes, size: int, path: str | bytes) -> bytes:
     data = b"".join(parts)
     if len(data) != size and size:  # files of /proc have no size
         raise ReadError(
-            f"{os.fsdecode(path)}: it had {size} bytes when it was opened, and {len(data)} were read; is something "
+            f"{path}: it had {size} bytes when it was opened, and {len(data)} were read; is something "
             "still writing to it?"
         )
     return data
@@ -168,7 +172,8 @@ def walk(folder: str, pattern: str) -> Iterator[bytes]:
         raise PlanError(f"{folder!r} is not a folder" if os.path.lexists(folder) else f"{folder!r}: no such folder")
     parts = tuple(pattern.split("/"))
     here = os.stat(folder)
-    return _walk(os.fsencode(folder), b"", _Step(parts), _Step(parts).first, ((here.st_dev, here.st_ino),))
+    step = _Step(parts)
+    return _walk(os.fsencode(folder), b"", step, step.first, ((here.st_dev, here.st_ino),))
 
 
 class _Step:
@@ -208,30 +213,33 @@ class _Step:
 def _walk(
     folder: bytes, prefix: bytes, step: _Step, states: frozenset[int], above: tuple[tuple[int, int], ...]
 ) -> Iterator[bytes]:
-    found: list[tuple[bytes, frozenset[int] | None]] = []
+    names: list[bytes] = []
+    folders: dict[bytes, frozenset[int]] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
             if entry.is_dir():
-                inside = step.into(states, name)
-                if inside:
-                    found.append((name + b"/", inside))
+                if inside := step.into(states, name):
+                    folders[name + b"/"] = inside
             elif step.ends(states, name) and (entry.is_file() or entry.is_symlink()):
-                found.append((name, None))
+                names.append(name)
     # With a slash behind each folder this is the order of the whole paths, as object stores list them.
-    found.sort(key=_name)
-    for name, states_inside in found:
-        if states_inside is None:
+    names += folders
+    names.sort()
+    for name in names:
+        if name not in folders:
             yield prefix + name
             continue
         path = os.path.join(folder, name[:-1])
         there = os.stat(path)
         if (there.st_dev, there.st_ino) in above:
             raise PlanError(
-                f"{os.fsdecode(path)!r} is a link to a folder above it, so the listing has no end; remove it"
+                f"{os.fsdecode(path)!r} is a link to a folder above it, so that the listing has no end; remove it"
             )
-        yield from _walk(path, prefix + name, step, states_inside, (*above, (there.st_dev, there.st_ino)))
+        yield from _walk(path, prefix + name, step, folders[name], (*above, (there.st_dev, there.st_ino)))
 
 
-def _name(found: tuple[bytes, frozenset[int] | None]) -> bytes:
-    return found[0]
+def folders_in(folder: str) -> list[str]:
+    """The names of the folders right below `folder`, but hidden ones."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]

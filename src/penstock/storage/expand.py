@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.errors import PlanError
-from penstock.storage import objects, systems
-from penstock.storage.disk import walk
+from penstock.storage import disk, objects, systems
 from penstock.storage.paths import braced, has_magic, joined, local, matcher, scheme_of, split_magic
 
-__all__ = ["expanded", "listed", "walked"]
+__all__ = ["ALL", "expanded", "folders", "listed", "walked"]
 
 #: all files below a folder
 ALL = "**/*"
@@ -51,11 +50,23 @@ def walked(folder: str, pattern: str = ALL, options: Options = None) -> Iterator
     """As `listed`, one by one and in bytes: a million names need not be Python strings at once."""
     here = local(folder)
     if here is not None:
-        return walk(here or ".", pattern)
+        return disk.walk(here or ".", pattern)
     below = objects.names_below if scheme_of(folder) in objects.SCHEMES else systems.names_below
     match = matcher(pattern)
     names = (name for name in below(folder, options) if match(name) and not name.endswith("/"))
     return iter(sorted(os.fsencode(name) for name in names))
+
+
+def folders(folder: str, options: Options = None) -> list[str]:
+    """The names of the folders right below `folder`, sorted by their bytes; hidden ones are left out."""
+    here = local(folder)
+    if here is not None:
+        found = disk.folders_in(here or ".")
+    elif scheme_of(folder) in objects.SCHEMES:
+        found = objects.folders_in(folder, options)
+    else:
+        found = systems.folders_in(folder, options)
+    return sorted(found, key=os.fsencode)
 
 
 def _files(path: str, what: str, options: Options, alone: bool) -> list[str]:

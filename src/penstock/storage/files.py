@@ -12,8 +12,13 @@ from penstock.storage.systems import SystemFile
 
 __all__ = ["File", "file", "read_all"]
 
-#: requests of one call that are under way at once
+#: requests that one call of `read_all` has under way, and that all calls of a process have together
 _AT_ONCE = 16
+_AT_ONCE_IN_ALL = 64
+
+
+#: one item for each call of `read_all` that is under way
+_calls: list[None] = []
 
 
 class File(Protocol):
@@ -64,10 +69,15 @@ def read_all(files: Sequence[File]) -> list[bytes]:
         return [one.read() for one in files]
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(min(_AT_ONCE, len(files)), thread_name_prefix="penstock-read") as pool:
-        reads = [pool.submit(one.read) for one in files]
-        try:
-            return [read.result() for read in reads]
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    _calls.append(None)  # an append and a pop of a list are atomic
+    try:
+        count = max(1, min(_AT_ONCE, _AT_ONCE_IN_ALL // len(_calls), len(files)))
+        with ThreadPoolExecutor(count, thread_name_prefix="penstock-read") as pool:
+            reads = [pool.submit(one.read) for one in files]
+            try:
+                return [read.result() for read in reads]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    finally:
+        _calls.pop()

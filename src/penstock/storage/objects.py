@@ -22,7 +22,7 @@ from penstock.storage.paths import scheme_of
 from penstock.storage.retry import Retries, first_line, split_options
 from penstock.storage.stream import forward
 
-__all__ = ["SCHEMES", "ObjectFile", "forget_clients", "names_below"]
+__all__ = ["SCHEMES", "ObjectFile", "folders_in", "forget_clients", "names_below"]
 
 T = TypeVar("T")
 
@@ -100,18 +100,33 @@ class ObjectFile:
 
 def names_below(folder: str, options: Mapping[str, Any] | None) -> Iterator[str]:
     """The names of all objects below a folder, relative to it, as the store lists them."""
+
+    def listing(store: Any, prefix: str) -> list[str]:
+        return [one["path"] for chunk in store.list(prefix or None, chunk_size=_CHUNK) for one in chunk]
+
+    return _listed(folder, options, listing)
+
+
+def folders_in(folder: str, options: Mapping[str, Any] | None) -> list[str]:
+    """The names of the folders right below a folder, but hidden ones."""
+
+    def listing(store: Any, prefix: str) -> list[str]:
+        return list(store.list_with_delimiter(prefix or None)["common_prefixes"])
+
+    return [name for name in _listed(folder, options, listing) if not name.startswith(".")]
+
+
+def _listed(
+    folder: str, options: Mapping[str, Any] | None, listing: Callable[[Any, str], list[str]]
+) -> Iterator[str]:
+    """What `listing` finds below a folder, relative to it."""
     if scheme_of(folder) in ("http", "https"):
         raise PlanError(
             f"{folder!r}: HTTP cannot list a folder; give the names as a list, or with braces: {{000..099}}"
         )
     store, prefix = _place(folder.rstrip("/"), options)
-
-    def listing() -> list[str]:
-        chunks = store.list(prefix or None, chunk_size=_CHUNK)
-        return [one["path"] for chunk in chunks for one in chunk]
-
     try:
-        found = split_options(options)[0].run(listing, _may_pass, f"{folder}, its listing")
+        found = split_options(options)[0].run(lambda: listing(store, prefix), _may_pass, f"{folder}, its listing")
     except ReadError:
         raise
     except Exception as exc:

@@ -14,7 +14,7 @@ from penstock.storage.paths import scheme_of
 from penstock.storage.retry import Retries, first_line, split_options
 from penstock.storage.stream import forward
 
-__all__ = ["SystemFile", "names_below"]
+__all__ = ["SystemFile", "folders_in", "names_below"]
 
 T = TypeVar("T")
 
@@ -98,6 +98,15 @@ def names_below(folder: str, options: Mapping[str, Any] | None) -> Iterator[str]
     found: list[str] = split_options(options)[0].run(lambda: system.find(root), _may_pass, f"{folder}, its listing")
     start = root.rstrip("/") + "/"
     return (name.removeprefix(start) for name in found if name.startswith(start))
+
+
+def folders_in(folder: str, options: Mapping[str, Any] | None) -> list[str]:
+    """The names of the folders right below a folder, but hidden ones."""
+    system, root = _place(folder, options)
+    retries = split_options(options)[0]
+    found: list[Any] = retries.run(lambda: system.ls(root, detail=True), _may_pass, f"{folder}, its listing")
+    names = [one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory"]
+    return [name for name in names if not name.startswith(".")]
 
 
 def _may_pass(exc: Exception) -> bool:

@@ -1,0 +1,75 @@
+"""from_files: the bytes of files, each with its path."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.sources.listing import Listing, OnError, checked_on_error, one_line, read_or_skip
+from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
+
+__all__ = ["FileSource"]
+
+
+class FileSource(IndexedSource):
+    """``{"data": bytes, "path": str}`` for every file, or its path alone.
+
+    The files are listed when the source is made; nothing is opened before it is read.
+    """
+
+    verb = "from_files"
+
+    def __init__(
+        self,
+        paths: Any,
+        *,
+        read: bool = True,
+        indices: Any = None,
+        manifest: str | os.PathLike[str] | None = None,
+        allow_empty: bool = False,
+        on_error: OnError = "raise",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.listing = Listing.of_paths(paths, storage_options, manifest, self.verb)
+        self.subset: NDArray[np.int64] | None = subset_of(len(self.listing), indices, self.verb)
+        self.reads = read
+        self.allow_empty = allow_empty
+        self.on_error = checked_on_error(on_error, self.verb)
+
+    @property
+    def label(self) -> str:
+        folder = one_line(self.listing.folder.rstrip("/").rpartition("/")[2])
+        return f"from_files({f'{folder}: ' if folder else ''}{len(self.listing)} files)"
+
+    @property
+    def content(self) -> str:
+        return " ".join(filter(None, (self.listing.content, content_of(self.subset))))
+
+    @property
+    def heap_bytes(self) -> int:
+        return self.listing.names.nbytes
+
+    def bare(self) -> IndexedSource:
+        return bare_subset(self, self.subset)
+
+    def __len__(self) -> int:
+        return len(self.listing) if self.subset is None else len(self.subset)
+
+    def numbers(self, indices: Indices) -> Indices:
+        return picked(indices, self.subset)
+
+    def name(self, index: int) -> str:
+        return self.listing.path(index if self.subset is None else int(self.subset[index]))
+
+    def read(self, indices: Indices) -> Sequence[Any]:
+        chosen = picked(indices, self.subset)
+        numbers = chosen if isinstance(chosen, range) else chosen.tolist()
+        paths = self.listing.paths(numbers)
+        if not self.reads:
+            return paths
+        found = read_or_skip(self.listing, paths, self.allow_empty, self.on_error)
+        return [{"data": data, "path": path} for data, path in zip(found, paths, strict=True)]
