@@ -50,7 +50,7 @@ if _TYPE_CHECKING:
     from penstock.pipeline import Pipeline
     from penstock.program.calls import SampleInfo
     from penstock.program.chunk import ErrorRecord
-    from penstock.readers import from_arrow, from_jsonl, from_parquet, from_tar, from_text, from_tfrecord
+    from penstock.readers import from_arrow, from_jsonl, from_npy, from_parquet, from_tar, from_text, from_tfrecord
     from penstock.resume.ranks import merge_states
     from penstock.resume.schema import edit_state
     from penstock.stats.report import Diagnosis
@@ -98,6 +98,7 @@ else:
             "penstock.readers": [
                 "from_arrow",
                 "from_jsonl",
+                "from_npy",
                 "from_parquet",
                 "from_tar",
                 "from_text",
@@ -144,6 +145,7 @@ __all__ = [
     "from_folder",
     "from_iterable",
     "from_jsonl",
+    "from_npy",
     "from_parquet",
     "from_sequence",
     "from_tar",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Options = Mapping[str, Any] | None
     OnError = Literal["raise", "skip"]
 
-__all__ = ["from_arrow", "from_jsonl", "from_parquet", "from_tar", "from_text", "from_tfrecord"]
+__all__ = ["from_arrow", "from_jsonl", "from_npy", "from_parquet", "from_tar", "from_text", "from_tfrecord"]
 
 
 def _files(paths: Any, what: str, options: Any, suffixes: tuple[str, ...]) -> list[str]:
@@ -280,6 +280,37 @@ def from_arrow(
         raise PlanError(f"from_arrow takes a pyarrow table, a data set or Arrow files, got {type(data).__name__}")
     paths = _files(data, "from_arrow", storage_options, (".arrow", ".feather", ".ipc"))
     return Pipeline(ArrowSource(paths, names, indices, cache_bytes, storage_options))
+
+
+def from_npy(
+    paths: Paths,
+    *,
+    rows: bool = True,
+    indices: Iterable[int] | None = None,
+    cache_bytes: int = 1 << 29,
+    storage_options: Options = None,
+) -> Pipeline[Any]:
+    """Rows of the arrays in ``.npy`` files, one file after the other; with ``rows=False`` each file is a sample.
+
+    Files are mapped into memory and read when their rows are, so they may be larger than memory. A row of a
+    ``.npz`` file is a dict with a row of each array. Compressed ``.npz`` files are decompressed whole, and up to
+    ``cache_bytes`` of them are kept in each process. Rows are read-only, a batch is yours. Pickled objects are
+    refused.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/train.npz", x=np.eye(3), y=np.array([0, 1, 2]))
+    ...     next(iter(from_npy(folder).batch(2)))
+    {'x': array([[1., 0., 0.],
+           [0., 1., 0.]]), 'y': array([0, 1])}
+    """
+    from penstock.sources.npy import NpyFiles, NpySource
+
+    found = _files(paths, "from_npy", storage_options, (".npy", ".npz"))
+    if not rows:
+        return Pipeline(NpyFiles(found, indices, storage_options))
+    return Pipeline(NpySource(found, indices, cache_bytes, storage_options))
 
 
 def _names(columns: Any, what: str) -> list[str] | None:

@@ -95,7 +95,7 @@ def _known(columns: Sequence[str], schema: Any, what: str) -> list[str]:
 class _Shard(TableShard):
     """One Arrow file."""
 
-    def __init__(self, path: str, options: Options, groups: Groups, columns: Sequence[str] | None) -> None:
+    def __init__(self, path: str, options: Options, groups: Groups[Columns], columns: Sequence[str] | None) -> None:
         super().__init__(path, options, groups)
         pa = arrow()
         self._lock = threading.Lock()

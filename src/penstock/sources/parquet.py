@@ -144,7 +144,7 @@ class _Filter:
 class _Shard(TableShard):
     """One file, by row."""
 
-    def __init__(self, path: str, options: Options, groups: Groups, columns: Sequence[str] | None) -> None:
+    def __init__(self, path: str, options: Options, groups: Groups[Columns], columns: Sequence[str] | None) -> None:
         super().__init__(path, options, groups)
         self.opened = _File(path, options, columns)
         counts = [self.opened.rows_of(group) for group in range(self.opened.groups)]

@@ -38,7 +38,7 @@ class TableShard(Shard):
     #: about what all row groups take when they are decoded
     decoded_bytes: int = 0
 
-    def __init__(self, path: str, options: Options, groups: Groups) -> None:
+    def __init__(self, path: str, options: Options, groups: Groups[Columns]) -> None:
         super().__init__(path, options)
         self.groups = groups
 
@@ -72,7 +72,7 @@ class TableSource(ShardSource):
         options: Options = None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        self.groups = Groups(cache_bytes)
+        self.groups: Groups[Columns] = Groups(cache_bytes)
         #: bytes and number of row groups, by file
         self._decoded: dict[int, tuple[int, int]] = {}
         super().__init__(paths, indices, on_error, options)
