@@ -67,7 +67,9 @@ LATE = {
     "construct": {"sources.files", "sources.folder", "sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"core.fingerprint", "core.peek"},
-    "readers": {f"sources.{name}" for name in ("arrow", "lines", "npy", "parquet", "tar", "tfrecord")},
+    "readers": {
+        f"sources.{name}" for name in ("arrow", "hdf5", "lines", "lmdb", "npy", "parquet", "tar", "tfrecord")
+    },
     "program.desk": {"memory.segment"},
     "core.engine": {"executors.processes"},
     "core.loader": {"core.parts", "stats.diagnose"},

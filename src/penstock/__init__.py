@@ -50,7 +50,17 @@ if _TYPE_CHECKING:
     from penstock.pipeline import Pipeline
     from penstock.program.calls import SampleInfo
     from penstock.program.chunk import ErrorRecord
-    from penstock.readers import from_arrow, from_jsonl, from_npy, from_parquet, from_tar, from_text, from_tfrecord
+    from penstock.readers import (
+        from_arrow,
+        from_hdf5,
+        from_jsonl,
+        from_lmdb,
+        from_npy,
+        from_parquet,
+        from_tar,
+        from_text,
+        from_tfrecord,
+    )
     from penstock.resume.ranks import merge_states
     from penstock.resume.schema import edit_state
     from penstock.stats.report import Diagnosis
@@ -97,7 +107,9 @@ else:
             "penstock.program.chunk": ["ErrorRecord"],
             "penstock.readers": [
                 "from_arrow",
+                "from_hdf5",
                 "from_jsonl",
+                "from_lmdb",
                 "from_npy",
                 "from_parquet",
                 "from_tar",
@@ -143,8 +155,10 @@ __all__ = [
     "from_arrow",
     "from_files",
     "from_folder",
+    "from_hdf5",
     "from_iterable",
     "from_jsonl",
+    "from_lmdb",
     "from_npy",
     "from_parquet",
     "from_sequence",

@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     Options = Mapping[str, Any] | None
     OnError = Literal["raise", "skip"]
 
-__all__ = ["from_arrow", "from_jsonl", "from_npy", "from_parquet", "from_tar", "from_text", "from_tfrecord"]
+__all__ = [
+    "from_arrow",
+    "from_hdf5",
+    "from_jsonl",
+    "from_lmdb",
+    "from_npy",
+    "from_parquet",
+    "from_tar",
+    "from_text",
+    "from_tfrecord",
+]
 
 
 def _files(paths: Any, what: str, options: Any, suffixes: tuple[str, ...]) -> list[str]:
@@ -311,6 +321,62 @@ def from_npy(
     if not rows:
         return Pipeline(NpyFiles(found, indices, storage_options))
     return Pipeline(NpySource(found, indices, cache_bytes, storage_options))
+
+
+def from_hdf5(
+    files: Paths,
+    *,
+    fields: str | Sequence[str] | None = None,
+    indices: Iterable[int] | None = None,
+    storage_options: Options = None,
+) -> Pipeline[Any]:
+    """Rows of the data sets in HDF5 files, as dicts. Needs h5py: ``pip install "penstock[hdf5]"``.
+
+    ``fields`` are the data sets to read, as ``"group/name"``; without it all are read, and must have the same
+    number of rows. A single name gives rows without a dict. Each process opens the files for itself. For a fast
+    shuffle, write data sets without chunks and compression, or with chunks of one row.
+
+    >>> import tempfile, h5py
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with h5py.File(f"{folder}/train.h5", "w") as file:
+    ...         file["x"], file["label"] = [[1, 2], [3, 4], [5, 6]], ["a", "b", "c"]
+    ...     next(iter(from_hdf5(folder).batch(2)))
+    {'label': ['a', 'b'], 'x': array([[1, 2],
+           [3, 4]])}
+    """
+    from penstock.sources.hdf5 import Hdf5Source
+
+    paths = _files(files, "from_hdf5", storage_options, (".h5", ".hdf5", ".he5", ".hdf"))
+    return Pipeline(Hdf5Source(paths, fields, indices, storage_options))
+
+
+def from_lmdb(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    keys: Iterable[bytes | str] | None = None,
+    decode: bool | None = None,
+    indices: Iterable[int] | None = None,
+    index: Where = None,
+    on_error: OnError = "raise",
+) -> Pipeline[Any]:
+    """Entries of an LMDB database: ``{"key": b"...", "value": b"..."}``. Needs ``pip install "penstock[lmdb]"``.
+
+    Without ``keys`` all entries come in the order of the database; they are listed once, and the list is kept as
+    `from_tar` keeps an index. A database that `Pipeline.write` made gives back the samples that were written;
+    ``decode=False`` gives its entries. Values are never unpickled: do that in ``map()`` if you trust them.
+
+    >>> import tempfile, lmdb
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with lmdb.open(folder) as database, database.begin(write=True) as transaction:
+    ...         transaction.put(b"cat", b"1") and transaction.put(b"dog", b"2")
+    ...     list(from_lmdb(folder))
+    True
+    [{'key': b'cat', 'value': b'1'}, {'key': b'dog', 'value': b'2'}]
+    """
+    from penstock.sources.lmdb import LmdbSource
+
+    paths = [os.fspath(one) for one in ([path] if isinstance(path, (str, os.PathLike)) else path)]
+    return Pipeline(LmdbSource(paths, keys, decode, indices, index, on_error))
 
 
 def _names(columns: Any, what: str) -> list[str] | None:

@@ -117,6 +117,10 @@ class ShardSource(IndexedSource):
     def _opened(self, path: str) -> Shard:
         """The shard in a file; its index is made if there is none."""
 
+    def _file_of(self, path: str) -> str:
+        """The file whose change is looked for."""
+        return path
+
     # ------------------------------------------------------------------ what it is
 
     @property
@@ -222,7 +226,7 @@ class ShardSource(IndexedSource):
             if found is None:
                 self.starts  # noqa: B018 - the content is known from here on
                 path, before = self.paths[number], self._contents[number]
-                now = storage.file(path, self.options).content
+                now = storage.file(self._file_of(path), self.options).content
                 if now != before:
                     raise changed(path, before, now)
                 found = self._shards[number] = self._opened(path)
