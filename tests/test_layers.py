@@ -68,7 +68,7 @@ LATE = {
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "pipeline": {"core.fingerprint", "core.peek"},
     "readers": {
-        f"sources.{name}" for name in ("arrow", "hdf5", "lines", "lmdb", "npy", "parquet", "tar", "tfrecord")
+        f"sources.{name}" for name in ("arrow", "csv", "hdf5", "lines", "lmdb", "npy", "parquet", "tar", "tfrecord")
     },
     "program.desk": {"memory.segment"},
     "core.engine": {"executors.processes"},

@@ -52,6 +52,7 @@ if _TYPE_CHECKING:
     from penstock.program.chunk import ErrorRecord
     from penstock.readers import (
         from_arrow,
+        from_csv,
         from_hdf5,
         from_jsonl,
         from_lmdb,
@@ -107,6 +108,7 @@ else:
             "penstock.program.chunk": ["ErrorRecord"],
             "penstock.readers": [
                 "from_arrow",
+                "from_csv",
                 "from_hdf5",
                 "from_jsonl",
                 "from_lmdb",
@@ -153,6 +155,7 @@ __all__ = [
     "fake",
     "from_arrays",
     "from_arrow",
+    "from_csv",
     "from_files",
     "from_folder",
     "from_hdf5",

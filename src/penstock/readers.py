@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "from_arrow",
+    "from_csv",
     "from_hdf5",
     "from_jsonl",
     "from_lmdb",
@@ -290,6 +291,44 @@ def from_arrow(
         raise PlanError(f"from_arrow takes a pyarrow table, a data set or Arrow files, got {type(data).__name__}")
     paths = _files(data, "from_arrow", storage_options, (".arrow", ".feather", ".ipc"))
     return Pipeline(ArrowSource(paths, names, indices, cache_bytes, storage_options))
+
+
+def from_csv(
+    files: Paths,
+    *,
+    columns: Sequence[str] | None = None,
+    types: Mapping[str, Any] | None = None,
+    names: Sequence[str] | None = None,
+    delimiter: str = ",",
+    indices: Iterable[int] | None = None,
+    index: Where = None,
+    on_error: OnError = "raise",
+    storage_options: Options = None,
+) -> Pipeline[Any]:
+    """Records of CSV files as dicts with typed values. Needs pyarrow: ``pip install "penstock[parquet]"``.
+
+    Types are worked out from the first megabyte of the first file, and hold for all files; ``types`` says them, as
+    ``{"label": "int32", "id": "string"}``. Values are as those of `from_parquet`. ``columns`` are the ones to read,
+    ``names`` the columns of files without a header. Plain files are indexed, so any record can be read alone.
+    Compressed files (``.gz``, ``.zst``) are streams of one shard per file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(f"{folder}/train.csv", "w") as file:
+    ...         file.write("x,label\\n0.5,cat\\n1.5,dog\\n") and None
+    ...     next(iter(from_csv(folder, types={"x": "float32"}).batch(2)))
+    {'x': array([0.5, 1.5], dtype=float32), 'label': ['cat', 'dog']}
+    """
+    from penstock.sources.csv import CsvSource, CsvStream, Dialect
+
+    suffixes = (".csv", ".tsv")
+    packed = tuple(f"{suffix}{more}" for suffix in suffixes for more in (".gz", ".zst"))
+    paths = _files(files, "from_csv", storage_options, (*suffixes, *packed))
+    dialect = Dialect(delimiter, _names(names, "from_csv"), _names(columns, "from_csv"), types or {})
+    if not _is_stream(paths, "from_csv"):
+        return Pipeline(CsvSource(paths, dialect, indices, index, on_error, storage_options))
+    _no_stream(indices=indices, on_error=None if on_error == "raise" else on_error)
+    return Pipeline(CsvStream(paths, dialect, storage_options))
 
 
 def from_npy(
