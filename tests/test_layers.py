@@ -66,7 +66,7 @@ LATE = {
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
     "construct": {"sources.files", "sources.folder", "sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
-    "pipeline": {"core.fingerprint", "core.peek"},
+    "pipeline": {"core.fingerprint", "core.peek", "writers.write"},
     "readers": {
         f"sources.{name}" for name in ("arrow", "csv", "hdf5", "lines", "lmdb", "npy", "parquet", "tar", "tfrecord")
     },

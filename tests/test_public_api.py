@@ -37,7 +37,7 @@ OPS = {
     "cache": ops.Cache,
     "prefetch": ops.Prefetch,
 }
-OTHER_METHODS = {"apply", "explain", "fingerprint", "loader", "ops", "peek", "source", "split"}
+OTHER_METHODS = {"apply", "explain", "fingerprint", "loader", "ops", "peek", "source", "split", "write"}
 
 
 def public_names(module):

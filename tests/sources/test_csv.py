@@ -23,7 +23,6 @@ zstd = pytest.importorskip("backports.zstd")
 pytest.importorskip("pyarrow.csv").read_csv(io.BytesIO(b"a\n1\n"))
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
-PRELOAD = ("pyarrow", "pyarrow.csv")
 
 
 def text(rows, header=("i", "x", "name"), **options):
@@ -64,6 +63,7 @@ def test_files_keep_the_contract_of_a_source_on_threads_and_processes(tmp_path):
     assert pipeline.source.name(0) == "1.csv/record 51"
 
 
+@pytest.mark.soak
 def test_compressed_files_keep_the_contract_of_a_stream(tmp_path):
     write(tmp_path / "0.csv.gz", text(rows(30)))
     write(tmp_path / "1.csv.zst", text(rows(30, 30)))

@@ -7,12 +7,11 @@ import pytest
 from tests.cases import for_each
 
 import penstock as ps
-from penstock.testing import check_resume, check_source
+from penstock.testing import check_source
 
 lmdb = pytest.importorskip("lmdb")
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
-PRELOAD = ("lmdb",)
 
 
 def write(path, entries, subdir=True):
@@ -42,8 +41,7 @@ def test_entries_come_in_the_order_of_the_database(tmp_path, subdir):
 
 def test_a_database_keeps_the_contract_of_a_source_on_threads_and_processes(tmp_path):
     path = write(tmp_path / "db", entries(120))
-    check_source(ps.from_lmdb(path, indices=[*range(110, 5, -1), 0, 0]))
-    check_resume(ps.from_lmdb(path).shuffle().batch(50), epochs=1, restored_on={"inline": True})
+    check_source(ps.from_lmdb(path, indices=[*range(110, 5, -1), 0, 0]), most=30)
 
 
 def test_ten_thousand_entries_in_any_order(tmp_path):

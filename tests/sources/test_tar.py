@@ -63,7 +63,9 @@ def test_samples_are_members_of_one_basename(shards):
 
 def test_shards_keep_the_contract_of_a_source_on_threads_and_processes(shards):
     indices = [*range(100, 20, -1), 3, 3, -1]
-    check_source(ps.from_tar(shards, indices=indices, fields={"label": "cls", "image": "jpg"}, decode=True))
+    check_source(
+        ps.from_tar(shards, indices=indices, fields={"label": "cls", "image": "jpg"}, decode=True), most=30
+    )
     check_resume(ps.from_tar(shards).shuffle().batch(50), epochs=1, restored_on={"inline": True})
 
 
@@ -85,11 +87,17 @@ def compressed(plain, suffix):
     return path
 
 
+@pytest.mark.soak
+def test_compressed_shards_keep_the_contract_of_a_source(tmp_path):
+    for number, suffix in enumerate(("tar.gz", "tar.zst")):
+        compressed(write_tar(tmp_path / f"{number}.tar", samples(30, 30 * number)), suffix)
+    check_source(ps.from_tar(str(tmp_path / "*.tar.*")), most=40)
+
+
 def test_compressed_shards_are_streams_with_a_shard_per_file(tmp_path):
     for number, suffix in enumerate(("tar.gz", "tar.zst", "tar.gz")):
         compressed(write_tar(tmp_path / f"{number}.tar", samples(30, 30 * number)), suffix)
     pipeline = ps.from_tar(str(tmp_path / "*.tar.*"))
-    check_source(pipeline, most=40)
     check_resume(pipeline.shuffle(window=8), epochs=1, every=30, restored_on={"inline": True})
     assert [os.path.basename(shard) for shard in pipeline.source.shards()] == ["0.tar.gz", "1.tar.zst", "2.tar.gz"]
     assert list(pipeline) == expected(90)
@@ -224,7 +232,7 @@ def test_a_folder_that_cannot_be_written_to_has_its_indexes_in_the_cache(tmp_pat
 
 def test_an_index_can_be_kept_in_memory_alone(tmp_path):
     path = write_tar(tmp_path / "a.tar", samples(5))
-    check_source(ps.from_tar(path, index=False))
+    assert list(ps.from_tar(path, index=False).map(dict, on="process", workers=1)) == expected(5)
     assert os.listdir(tmp_path) == ["a.tar"]
 
 
@@ -407,11 +415,11 @@ def test_a_decompression_bomb_takes_no_memory(tmp_path, suffix):
     opened = {"tar.gz": partial(gzip.open, compresslevel=1), "tar.zst": partial(zstd.open, level=1)}[suffix]
     with opened(bomb, "wb") as out, tarfile.open(fileobj=out, mode="w|") as archive:
         large = member("0.jpg", b"")
-        large.size = 300 << 20
+        large.size = 30 << 20
         archive.addfile(large, Zeros())
         archive.addfile(member("1.jpg", b""), io.BytesIO(b""))
-    with pytest.raises(ps.ReadError, match=r"byte 0: '0\.jpg' has 314572800 bytes, more than max_bytes=268435456"):
-        list(ps.from_tar(str(bomb)))
+    with pytest.raises(ps.ReadError, match=r"byte 0: '0\.jpg' has 31457280 bytes, more than max_bytes=1000000"):
+        list(ps.from_tar(str(bomb), max_bytes=1_000_000))
     assert list(ps.from_tar(str(bomb), fields=["cls;jpg"]).source.open(str(bomb), 1)) == [
         {"__key__": "1", "cls": b""}
     ]

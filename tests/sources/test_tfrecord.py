@@ -148,12 +148,13 @@ def test_records_keep_the_contract_of_a_source_on_threads_and_processes(tmp_path
     for number in range(3):
         write(tmp_path / f"train-{number:05d}-of-00003", numbered(30, 30 * number))
     pipeline = ps.from_tfrecord(tmp_path, indices=[*range(70, 5, -1), 0, 0])
-    check_source(pipeline, most=70)
+    check_source(pipeline, most=30)
     assert [int(sample["n"][0]) for sample in pipeline] == [*range(70, 5, -1), 0, 0]
     assert pipeline.source.name(0) == "train-00002-of-00003/record 10"
     assert os.path.exists(tmp_path / ".train-00000-of-00003.index")
 
 
+@pytest.mark.soak
 def test_compressed_records_keep_the_contract_of_a_stream(tmp_path):
     for number in range(2):
         write(tmp_path / f"{number}", [gzip.compress(b"".join(numbered(20, 20 * number)))])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import missing_extra
 
-__all__ = ["Columns", "arrow", "column_of", "dicts", "import_arrow"]
+__all__ = ["Column", "Columns", "arrow", "column_of", "dicts", "import_arrow", "whole"]
 
 #: consecutive positions, or any
 Numbers = range | NDArray[np.int64]
@@ -39,15 +39,19 @@ def arrow() -> Any:
 class Columns:
     """The columns of a table, a row group or a record batch."""
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: Any, columns: list[Column] | None = None) -> None:
         self.names: list[str] = table.schema.names
         self.count: int = table.num_rows
         self.nbytes: int = table.nbytes
-        self._columns = [column_of(_whole(table.column(number))) for number in range(len(self.names))]
+        self._columns = columns or [column_of(whole(table, number)) for number in range(len(self.names))]
 
-    def rows(self, numbers: Numbers) -> list[dict[str, Any]]:
-        """The rows with these numbers as dicts."""
+    def rows(self, numbers: Numbers) -> list[Any]:
+        """The rows with these numbers, as dicts."""
         return dicts(self.names, [column.rows(numbers) for column in self._columns], len(numbers))
+
+    def shaped(self, row: dict[str, Any]) -> Any:
+        """What a row, or a batch of rows, is to the user."""
+        return row
 
     def parts(self, numbers: Numbers) -> list[Any]:
         """For each column an array of its rows, or a list of them where they make none."""
@@ -84,8 +88,9 @@ def _dict_maker(count: int) -> Callable[[list[str], list[list[Any]]], list[dict[
     return made
 
 
-def _whole(column: Any) -> Any:
+def whole(table: Any, number: int) -> Any:
     """A column in one piece."""
+    column = table.column(number)
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 

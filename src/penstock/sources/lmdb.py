@@ -19,15 +19,13 @@ from numpy.typing import NDArray
 from penstock import storage
 from penstock.errors import PlanError, ReadError, missing_extra
 from penstock.formats.index import Where, index_of, packed
-from penstock.formats.tree import from_msgpack
+from penstock.formats.tree import TREE_KEY, TREE_MARK, from_msgpack
 from penstock.sources.shards import Shard, ShardSource
 from penstock.sources.source import Indices
 
-__all__ = ["TREE_KEY", "TREE_MARK", "LmdbSource"]
+__all__ = ["LmdbSource"]
 
 KIND = "lmdb 1"
-#: the entry of databases whose values are sample trees, and what it holds
-TREE_KEY, TREE_MARK = b"__penstock__", b"tree 1"
 
 _lock = threading.Lock()
 #: open environments of this process: LMDB allows no file to be open twice in one
@@ -93,7 +91,7 @@ class _Shard(Shard):
         with self.environment.begin() as transaction:
             mark = transaction.get(TREE_KEY)
         if mark is not None and mark != TREE_MARK and decode is None:
-            raise ReadError(f"{path}: it was written by another version of penstock ({mark!r})")
+            raise ReadError(f"{path}: writing it was not finished; run the pipeline's write() again, which goes on")
         self.tree = mark == TREE_MARK and decode is None
         if keys is not None:
             text, at = packed(list(keys))

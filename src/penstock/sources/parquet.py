@@ -18,6 +18,7 @@ from penstock import storage
 from penstock.errors import PlanError, ReadError
 from penstock.formats.columns import Columns, arrow, import_arrow
 from penstock.formats.groups import Groups
+from penstock.formats.kinds import META, Form, Restored
 from penstock.formats.seekable import seekable
 from penstock.ops.op import Length
 from penstock.sources.shards import Options, files_label
@@ -44,6 +45,10 @@ class _File:
             self.file = parquet.ParquetFile(opened, pre_buffer=here is None)
         self.schema = self.file.schema_arrow
         self.columns = list(columns) if columns is not None else None
+        try:
+            self.form = Form.decoded((self.schema.metadata or {}).get(META))
+        except (ValueError, KeyError) as exc:
+            raise ReadError(f"{path}: {exc}") from exc
         missing = [name for name in columns or () if name not in self.schema.names]
         if missing:
             raise PlanError(
@@ -71,6 +76,10 @@ class _File:
     def table(self, group: int, columns: Sequence[str] | None) -> Any:
         with self._lock, _damage(f"{self.path}: row group {group}"):
             return self.file.read_row_group(group, columns=columns)
+
+    def made(self, table: Any) -> Columns:
+        """Its columns; those of a file that penstock wrote give back the samples."""
+        return Columns(table) if self.form is None else Restored(table, self.form)
 
     def chosen(self, group: int) -> Any:
         """A row group with the columns that are wanted, in the order in which they are."""
@@ -153,6 +162,9 @@ class _Shard(TableShard):
 
     def table(self, group: int) -> Any:
         return self.opened.chosen(group)
+
+    def columns(self, table: Any) -> Columns:
+        return self.opened.made(table)
 
 
 class ParquetSource(TableSource):
@@ -244,11 +256,11 @@ class ParquetStream(StreamSource):
         path, group = shard
         file = _File(path, self.options, self.columns)
         if self.filter is None:
-            columns = Columns(file.chosen(group))
+            columns = file.made(file.chosen(group))
             for first in range(skip, columns.count, _PIECE):
                 yield from columns.rows(range(first, min(first + _PIECE, columns.count)))
         elif group in self.filter.may_match(file, path):
             left = self.filter.rows(file, group)[skip:]
-            columns = Columns(file.chosen(group))
+            columns = file.made(file.chosen(group))
             for first in range(0, len(left), _PIECE):
                 yield from columns.rows(left[first : first + _PIECE])

@@ -49,7 +49,11 @@ class TableShard(Shard):
     def group(self, number: int) -> Columns:
         """A decoded row group, which may be kept from before."""
         self.check()
-        return self.groups.get((self.path, number), lambda: Columns(self.table(number)))
+        return self.groups.get((self.path, number), lambda: self.columns(self.table(number)))
+
+    def columns(self, table: Any) -> Columns:
+        """How the rows of a table of this file are read."""
+        return Columns(table)
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -161,10 +165,10 @@ class TableSource(ShardSource):
         """All rows of all files."""
         shards = [self._table(number) for number in range(len(self.paths))]
         tables = [shard.table(group) for shard in shards for group in range(len(shard.starts) - 1)]
-        return Columns(arrow().concat_tables(tables))
+        return shards[0].columns(arrow().concat_tables(tables))
 
 
-def batch_of(runs: Sequence[tuple[Columns, Indices, NDArray[np.int64]]], indices: Indices) -> dict[str, Any]:
+def batch_of(runs: Sequence[tuple[Columns, Indices, NDArray[np.int64]]], indices: Indices) -> Any:
     """The rows of several row groups as one batch, the same as if rows had been stacked one by one."""
     names, texts = runs[0][0].names, runs[0][0].texts
     parts = [columns.parts(rows) for columns, rows, _ in runs]
@@ -177,7 +181,7 @@ def batch_of(runs: Sequence[tuple[Columns, Indices, NDArray[np.int64]]], indices
     for number, (name, is_text) in enumerate(zip(names, texts, strict=True)):
         rows = _joined([part[number] for part in parts], order, len(indices))
         batch[name] = rows if is_text or isinstance(rows, np.ndarray) else stacked(rows, describe, path=name)
-    return batch
+    return runs[0][0].shaped(batch)
 
 
 def _joined(parts: list[Any], order: list[NDArray[np.int64]], count: int) -> Any:
