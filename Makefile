@@ -9,6 +9,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 MADE  := $(VENV)/.made-with-$(subst /,_,$(PYTHON))
 LIGHT := $(VENV)/.light
 FULL  := $(VENV)/.full
+STORES := $(VENV)/.stores
 
 SEED  := $(or $(PENSTOCK_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 TIMES := $(or $(PENSTOCK_TIMES),20)
@@ -18,18 +19,21 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test soak fuzz lint bench clean
+.PHONY: help demo test test-stores soak fuzz lint bench clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
 
 demo: $(LIGHT)  ## see a pipeline run, with its diagnosis
 	$(BIN)/penstock demo
 
 # Two at a time, and then what must have the machine to itself. Exit status 5: ARGS chose nothing of that part.
 test: $(FULL)  ## all tests and doctests but the long ones, always with the same random data
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone and not soak" $(ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m "alone and not soak" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone and not soak and not stores" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m "alone and not soak and not stores" $(ARGS) || [ $$? -eq 5 ]
+
+test-stores: $(STORES)  ## tests against a local S3 server
+	$(BIN)/python -m pytest -m stores $(ARGS)
 
 # Random data of these two is new in every run; PENSTOCK_SEED=... makes it that of another run again.
 soak: $(FULL)  ## long random runs and many kills
@@ -39,7 +43,7 @@ soak: $(FULL)  ## long random runs and many kills
 fuzz: $(FULL)  ## every test of random data, with PENSTOCK_TIMES (20) times the examples
 	@echo "PENSTOCK_SEED=$(SEED) PENSTOCK_TIMES=$(TIMES)"
 	PENSTOCK_SEED=$(SEED) PENSTOCK_TIMES=$(TIMES) $(BIN)/python -m pytest -n 2 --dist loadfile \
-		-m "(hypothesis or fuzz) and not soak" --timeout 3600 $(ARGS)
+		-m "(hypothesis or fuzz) and not soak and not stores" --timeout 3600 $(ARGS)
 
 lint: $(FULL)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -65,4 +69,8 @@ $(LIGHT): $(MADE) pyproject.toml
 
 $(FULL): $(MADE) pyproject.toml requirements-test.txt
 	$(PIP) -r requirements-test.txt -e '.[test]'
+	@touch $@
+
+$(STORES): $(FULL) requirements-stores.txt
+	$(PIP) -r requirements-stores.txt
 	@touch $@

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
-from penstock.storage.objects import forget_clients
+from penstock.storage.clients import forget_clients
 
 
 class Web(ThreadingHTTPServer):

@@ -48,7 +48,7 @@ LAYERS = [
     ["remote"],
     ["writers"],
     ["pipeline"],
-    ["construct", "readers"],
+    ["construct", "readers", "evaluation"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],

@@ -42,6 +42,7 @@ if _TYPE_CHECKING:
         TooManyErrors,
         WorkerDied,
     )
+    from penstock.evaluation import evaluate
     from penstock.executors.processes import Processes
     from penstock.executors.threads import Threads
     from penstock.image.decode import decode_image
@@ -98,6 +99,7 @@ else:
                 "TooManyErrors",
                 "WorkerDied",
             ],
+            "penstock.evaluation": ["evaluate"],
             "penstock.executors.processes": ["Processes"],
             "penstock.executors.threads": ["Threads"],
             "penstock.image.decode": ["decode_image"],
@@ -152,6 +154,7 @@ __all__ = [
     "concat",
     "decode_image",
     "edit_state",
+    "evaluate",
     "fake",
     "from_arrays",
     "from_arrow",

@@ -98,3 +98,10 @@ def test_the_flow_of_trw_map():
     assert min(found["overlapped_s"], found["in_the_loop_s"]) > 9 * 0.01  # nine steps of 10 ms
     assert found["kept"] == [19] * 5
     assert found["left_out"] == [7] * 5
+
+
+def test_the_flow_of_image_folder():
+    found = call_main("image_folder")
+    assert found["classes"] == ["blue", "green", "red"]
+    assert (found["steps"], found["images"], found["augmented_anew"]) == (12, 180, True)
+    assert found["accuracy"] > 0.95

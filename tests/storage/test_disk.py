@@ -133,6 +133,15 @@ def test_a_file_is_read_whole_in_parts_and_forward(tmp_path):
     assert (copy.path, copy.read_at(3, 4), copy.content) == (one.path, data[3:7], one.content)
 
 
+def test_a_system_without_pread_reads_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "_pread", disk._seek_and_read)
+    (tmp_path / "f").write_bytes(bytes(range(256)) * 8)
+    one = storage.file(str(tmp_path / "f"))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda at: one.read_at(at, 1), range(2048)))
+    assert b"".join(found) == bytes(range(256)) * 8
+
+
 def test_content_tells_one_version_of_a_file_from_another(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"one")

@@ -11,7 +11,7 @@ from tests.stores import web
 
 from penstock import storage
 from penstock.errors import MissingExtra, PenstockError, PlanError, ReadError
-from penstock.storage import objects, retry
+from penstock.storage import clients, retry
 
 pytest.importorskip("obstore")
 
@@ -146,9 +146,43 @@ def test_an_option_that_the_store_does_not_know_is_refused():
         storage.file("s3://bucket/x", {"regionn": "x"}).read()
 
 
+def test_options_of_the_client_may_stand_among_those_of_the_store():
+    with web({"f": DATA}) as server:
+        assert storage.file(f"{server.url}/f", {"user_agent": "x", "timeout": "3s"}).read() == DATA
+
+
+def test_a_client_waits_longer_with_each_try_and_less_where_reads_are_quick():
+    client = clients.Client("http://127.0.0.1:1", {"attempt_s": 12.0})
+    assert [client._patience_s(tried) for tried in (1, 2, 3, 4)] == [2.0, 4.0, 8.0, 12.0]  # nothing is known
+    for _ in range(20):
+        client.took(0.02)
+    assert [client._patience_s(tried) for tried in (1, 2, 3, 6, 9)] == [0.5, 1.0, 2.0, 12.0, 12.0]
+    for _ in range(100):
+        client.took(0.9)
+    assert [client._patience_s(tried) for tried in (1, 2)] == [4.0, 8.0]
+
+
+def test_a_request_that_got_lost_is_given_up_soon_where_reads_are_quick(monkeypatch):
+    monkeypatch.setattr(clients, "_LEAST_S", 0.125)
+    with web({"f": DATA}) as server:
+        server.fault = lambda path, count: "slow" if count == 21 else None
+        one = storage.file(f"{server.url}/f", {"attempt_s": 60.0})
+        for _ in range(22):
+            assert one.read() == DATA
+        assert server.counts["f"] == 23
+
+
+def test_a_process_keeps_a_limited_number_of_clients(monkeypatch):
+    monkeypatch.setattr(clients, "_MOST_CLIENTS", 4)
+    with web({"f": DATA}) as server:
+        for number in range(10):
+            assert storage.file(f"{server.url}/f?number={number}", QUICK).read_at(0, 3) == DATA[:3]
+        assert len(clients._clients) == 4
+
+
 @for_each("module, path, said", [("obstore.store", "s3://b/x", "[cloud]"), ("fsspec.core", "hf://b/x", "[fsspec]")])
 def test_without_the_extra_the_message_says_how_to_install_it(module, path, said):
-    objects.forget_clients()
+    clients.forget_clients()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(__import__("sys").modules, module, None)
         with pytest.raises(MissingExtra) as caught:

@@ -129,7 +129,8 @@ class ImageDecoder:
         except ValueError as exc:
             raise _broken(data, str(exc)) from None
         self._check_pixels(header.width, header.height)
-        if data.find(b"\xff\xd9", header.scan) < 0:  # which the compressed data itself never contains
+        # The compressed data itself never contains this. It is at the very end of most files.
+        if data.rfind(b"\xff\xd9", header.scan) < 0:
             raise _broken(
                 data, f"it is truncated: its header says {header.width} × {header.height}, and its end is missing"
             )
@@ -221,10 +222,12 @@ def _by_opencv(data: bytes, mode: str, reduction: int) -> Pixels | None:
         return None
     kind = "GRAYSCALE" if mode == "L" else "COLOR"
     flag = getattr(cv2, f"IMREAD_REDUCED_{kind}_{reduction}" if reduction > 1 else f"IMREAD_{kind}")
+    direct = mode == "RGB" and reduction == 1 and hasattr(cv2, "IMREAD_COLOR_RGB")  # since 4.11
+    flag = cv2.IMREAD_COLOR_RGB if direct else flag
     image = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
         raise _broken(data, "OpenCV finds it damaged")
-    if mode != "L":
+    if mode != "L" and not direct:
         image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB if mode == "RGB" else cv2.COLOR_BGR2RGBA)
     return image.reshape(*image.shape[:2], _CHANNELS[mode])  # type: ignore[no-any-return]
 
@@ -244,6 +247,8 @@ def _by_pillow(data: bytes, mode: str, check: Any, reduction: int = 0) -> tuple[
             return _converted(module, image, mode), orientation if 1 <= orientation <= 8 else 1
     except (DecodeError, MemoryError):
         raise
+    except module.UnidentifiedImageError:
+        raise _broken(data, "it is of no kind that Pillow knows") from None
     except Exception as exc:  # its plugins raise whatever parsing raises
         raise _broken(data, str(exc) or type(exc).__name__) from exc
 

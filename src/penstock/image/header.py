@@ -45,31 +45,35 @@ def png_size(data: bytes) -> tuple[int, int] | None:
 
 def jpeg_header(data: bytes) -> Jpeg:
     """The header of a JPEG; ValueError says what is wrong with it."""
+    try:
+        return _jpeg_header(data)
+    except (IndexError, struct.error):
+        raise ValueError("it ends within its header") from None
+
+
+def _jpeg_header(data: bytes) -> Jpeg:
     at, orientation, frame = 2, 1, (0, 0, 0)
     while True:
-        at = data.find(b"\xff", at)
-        while at >= 0 and data[at + 1 : at + 2] == b"\xff":
-            at += 1  # fill bytes
-        marker = data[at + 1] if 0 <= at < len(data) - 1 else -1
+        while data[at] != 0xFF or data[at + 1] == 0xFF:  # bytes that mean nothing, and fill bytes
+            at += 1
+        marker = data[at + 1]
         if marker == 0 or marker in _STANDALONE:
             at += 2
             continue
         if marker == _END:
             raise ValueError("it has no image data")
-        length = int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker < 0 or length < 2 or at + 2 + length > len(data):
+        length = data[at + 2] << 8 | data[at + 3]
+        if length < 2 or at + 2 + length > len(data):
             raise ValueError("it ends within its header")
-        if marker in _FRAMES and not frame[0]:
-            if length < 8:
-                raise ValueError("its frame header is too short")
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            frame = (width, height, data[at + 9])
-        elif marker == _APP1 and data[at + 4 : at + 10] == b"Exif\0\0":
-            orientation = _orientation(data[at + 10 : at + 2 + length])
-        elif marker == _SCAN:
+        if marker == _SCAN:
             if not frame[0] or not frame[1]:
                 raise ValueError("its header does not say how large it is")
             return Jpeg(*frame, orientation, at + 2 + length)
+        if marker in _FRAMES and not frame[0]:
+            height, width, components = struct.unpack_from(">HHB", data, at + 5)
+            frame = (width, height, components)
+        elif marker == _APP1 and data[at + 4 : at + 10] == b"Exif\0\0":
+            orientation = _orientation(data[at + 10 : at + 2 + length])
         at += 2 + length
 
 

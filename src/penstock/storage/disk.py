@@ -27,10 +27,14 @@ _BUFFER_BYTES = 1 << 20
 _MOST_READ = 0x7FFFF000
 
 
+#: Windows has no O_CLOEXEC, and without O_BINARY it would change line ends
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
 def read_whole(path: str) -> bytes:
     """All bytes of a file; ReadError if somebody writes to it at the same time."""
     # Half the system calls of open(path, "rb").read()
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, _FLAGS)
     try:
         size = os.fstat(fd).st_size
         data = os.read(fd, size + 1)
@@ -98,9 +102,9 @@ class DiskFile:
     def read_at(self, offset: int, length: int) -> bytes:
         # The local name keeps the descriptor open, even if another thread has it closed meanwhile.
         handle = self._handle or _opened(self)
-        data = os.pread(handle.fd, length, offset)
+        data = _pread(handle.fd, length, offset)
         while len(data) < length:
-            more = os.pread(handle.fd, length - len(data), offset + len(data))
+            more = _pread(handle.fd, length - len(data), offset + len(data))
             if not more:
                 raise ReadError(
                     f"{self.path}: {length} bytes at position {offset} were asked for, and it ends at "
@@ -120,7 +124,7 @@ class _Handle:
 
     def __init__(self, path: str) -> None:
         self._close = os.close  # at the exit of the interpreter `os` may be gone before this is
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.fd = os.open(path, _FLAGS)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
@@ -144,6 +148,16 @@ def _opened(file: DiskFile) -> _Handle:
             if other is not None:
                 other._handle = None
     return handle
+
+
+def _seek_and_read(fd: int, length: int, offset: int) -> bytes:
+    """`os.pread` for systems that lack it."""
+    with _lock:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, length)
+
+
+_pread = getattr(os, "pread", _seek_and_read)
 
 
 def _after_fork_in_child() -> None:

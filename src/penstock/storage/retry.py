@@ -30,17 +30,17 @@ class Retries:
 
     #: how often a read is tried
     tries: int = 8
-    #: the longest that a try may wait without receiving anything
+    #: a try that receives nothing for so long has failed; first tries wait less
     attempt_s: float = 15.0
     #: no try begins later than this after the first did, and none takes longer
     total_s: float = 300.0
 
-    def run(self, call: Callable[[], T], may_pass: Callable[[Exception], bool], what: str) -> T:
-        """``call()``, again if it fails in a way that may pass. `what` is the file and the bytes."""
+    def run(self, call: Callable[[int], T], may_pass: Callable[[Exception], bool], what: str) -> T:
+        """``call(1)``, then ``call(2)`` and so on, as long as it fails in a way that may pass."""
         began = time.monotonic()
         for tried in range(1, self.tries + 1):
             try:
-                return call()
+                return call(tried)
             except Exception as exc:
                 if not may_pass(exc):
                     raise

@@ -87,7 +87,7 @@ class SystemFile:
 
     def _tried(self, call: Callable[[], T], what: str) -> T:
         try:
-            return self._retries.run(call, _may_pass, f"{self.path}, {what}")
+            return self._retries.run(lambda tried: call(), _may_pass, f"{self.path}, {what}")
         except FileNotFoundError as exc:
             raise FileNotFoundError(f"{self.path}: no such file") from exc
 
@@ -95,7 +95,9 @@ class SystemFile:
 def names_below(folder: str, options: Mapping[str, Any] | None) -> Iterator[str]:
     """The names of all files below a folder, relative to it."""
     system, root = _place(folder, options)
-    found: list[str] = split_options(options)[0].run(lambda: system.find(root), _may_pass, f"{folder}, its listing")
+    found: list[str] = split_options(options)[0].run(
+        lambda tried: system.find(root), _may_pass, f"{folder}, its listing"
+    )
     start = root.rstrip("/") + "/"
     return (name.removeprefix(start) for name in found if name.startswith(start))
 
@@ -104,7 +106,7 @@ def folders_in(folder: str, options: Mapping[str, Any] | None) -> list[str]:
     """The names of the folders right below a folder, but hidden ones."""
     system, root = _place(folder, options)
     retries = split_options(options)[0]
-    found: list[Any] = retries.run(lambda: system.ls(root, detail=True), _may_pass, f"{folder}, its listing")
+    found: list[Any] = retries.run(lambda tried: system.ls(root, detail=True), _may_pass, f"{folder}, its listing")
     names = [one["name"].rstrip("/").rpartition("/")[2] for one in found if one["type"] == "directory"]
     return [name for name in names if not name.startswith(".")]
 

@@ -86,6 +86,7 @@ def _check_indexed(source: IndexedSource, most: int) -> None:
         some = np.random.default_rng(0).integers(0, stop, 2 * stop)  # any order, with repeats
         assert_same([first[index] for index in some], _read(source, some), f"{label} read in another order")
         _check_last(source, n)
+        _check_names(source, n)
     _check_at_once(source, first)
     copy = cloudpickle.loads(cloudpickle.dumps(source))
     assert_same(first, _read(copy, range(stop)), f"{label} after pickling")
@@ -108,6 +109,16 @@ def _check_last(source: IndexedSource, n: int) -> None:
     (last,) = _read(source, range(n - 1, n))
     (again,) = _read(source, np.array([n - 1]))
     assert_same([last], [again], f"{source.label}, the last sample by an array of indices")
+
+
+def _check_names(source: IndexedSource, n: int) -> None:
+    copy = cloudpickle.loads(cloudpickle.dumps(source))
+    for index in {0, n - 1}:
+        name = source.name(index)
+        if not isinstance(name, str) or copy.name(index) != name or source.name(index) != name:
+            raise AssertionError(f"{source.label}: name({index}) must be the same text every time, got {name!r}")
+    if copy.content != source.content:
+        raise AssertionError(f"{source.label}: content is {source.content!r}, and after pickling {copy.content!r}")
 
 
 def _check_at_once(source: IndexedSource, first: list[Any]) -> None:
