@@ -79,6 +79,19 @@ def test_ten_thousand_records_in_any_order(tmp_path):
     assert batches[3]["name"] == [f'row {number}, "quoted"\nand broken' for number in batches[3]["i"]]
 
 
+def test_more_records_than_are_kept_are_parsed_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.sources.csv._GROUP", 500)
+    monkeypatch.setattr("penstock.sources.csv._CACHE_BYTES", 2000)
+    for number in range(2):
+        write(tmp_path / f"{number}.csv", text(rows(200, 200 * number)))
+    assert [sample["i"] for sample in ps.from_csv(tmp_path)] == list(range(400))
+    shuffled = list(ps.from_csv(tmp_path).shuffle())
+    assert sorted(sample["i"] for sample in shuffled) == list(range(400))
+    assert all(sample["x"] == sample["i"] / 2 for sample in shuffled)
+    batch = next(iter(ps.from_csv(tmp_path).shuffle().batch(100)))
+    assert np.array_equal(batch["x"], batch["i"] / 2)
+
+
 def test_types_are_said_or_those_of_the_first_file(tmp_path):
     write(tmp_path / "0.csv", b"a,b\n1,x\n")
     write(tmp_path / "1.csv", b"b,a\ny,2\n")

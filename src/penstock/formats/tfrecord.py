@@ -8,7 +8,7 @@ before memory is taken for it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from penstock import storage
 from penstock.errors import ReadError
-from penstock.formats.crc32c import crc32c, crc32c_of_rows, masked
+from penstock.formats.crc32c import crc32c, crc32c_of_rows, fastest, masked
 
-__all__ = ["FOOTER", "HEADER", "KIND", "build_index", "checked", "forward", "framed"]
+__all__ = ["FOOTER", "HEADER", "KIND", "all_checked", "build_index", "forward", "framed"]
 
 KIND = "tfrecord 1"
 HEADER = 12
@@ -76,8 +76,7 @@ def _verify(path: str, places: list[int], headers: list[bytes], first: int) -> i
     rows = np.frombuffer(b"".join(headers[first:]), dtype=np.uint8).reshape(-1, HEADER)
     crc = crc32c_of_rows(rows[:, :8])
     told = rows[:, 8:].copy().view("<u4")[:, 0]
-    mask = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
-    wrong = np.flatnonzero(mask != told)
+    wrong = np.flatnonzero(_masked(crc) != told)
     if len(wrong):
         raise _bad_length(path, places[first + int(wrong[0])], headers[first + int(wrong[0])])
     return len(headers)
@@ -90,11 +89,30 @@ def _bad_length(path: str, at: int, header: bytes) -> ReadError:
     return ReadError(f"{path}: byte {at}: {what}: its checksum does not fit")
 
 
-def checked(path: str, at: int, data: bytes) -> bytes:
+def all_checked(path: str, at: Sequence[int], pieces: Sequence[bytes]) -> list[bytes]:
+    """The data of records, each with its checksum behind it, which is compared; `at` says where the data begins."""
+    records = [piece[:-FOOTER] for piece in pieces]
+    told = np.frombuffer(b"".join([piece[-FOOTER:] for piece in pieces]), dtype="<u4")
+    found = np.fromiter(map(fastest(), records), dtype=np.uint32, count=len(records))
+    wrong = np.flatnonzero(_masked(found) != told)
+    if len(wrong):
+        raise _bad_data(path, at[int(wrong[0])] - HEADER)
+    return records
+
+
+def _masked(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+
+
+def _bad_data(path: str, at: int) -> ReadError:
+    return ReadError(f"{path}: byte {at}: the data of a record is damaged: its checksum does not fit")
+
+
+def _checked(path: str, at: int, data: bytes) -> bytes:
     """The data of a record whose checksum stands behind it in `data`; `at` is where the record begins."""
     content = data[:-FOOTER]
     if _CHECK.unpack(data[-FOOTER:])[0] != masked(crc32c(content)):
-        raise ReadError(f"{path}: byte {at}: the data of a record is damaged: its checksum does not fit")
+        raise _bad_data(path, at)
     return content
 
 
@@ -115,6 +133,6 @@ def forward(path: str, stream: BinaryIO, most: int, skip: int, check: bool) -> I
                 f"{path}: byte {at}: a record of {length} bytes, and {len(data)} follow: it was cut short"
             )
         if number >= skip:
-            yield checked(path, at, data) if check else data[:-FOOTER]
+            yield _checked(path, at, data) if check else data[:-FOOTER]
         at += HEADER + length + FOOTER
         number += 1

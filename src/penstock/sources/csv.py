@@ -1,7 +1,8 @@
 """from_csv: records of CSV files as dicts with typed values, parsed by pyarrow.
 
-A plain file is indexed by where its records begin, so any of them can be read alone; records that are read together
-are parsed together. A compressed file (``.gz``, ``.zst``) can only be read forward, with a shard per file.
+A plain file is indexed by where its records begin, so any of them can be read alone. In order, records are parsed a
+megabyte at a time; files of up to 256 MB are kept parsed when they are read in random order. A compressed file
+(``.gz``, ``.zst``) can only be read forward, with a shard per file.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from penstock.errors import PlanError, ReadError
 from penstock.formats.columns import Columns, arrow, import_arrow
 from penstock.formats.compressed import decompressed
 from penstock.formats.csv import Dialect, build_index, header_of
+from penstock.formats.groups import Groups
 from penstock.formats.index import Where, index_of
 from penstock.formats.spans import read_pieces
-from penstock.sources.shards import Options, Shard, ShardSource, files_label, split_runs
-from penstock.sources.source import Indices, StreamSource, picked
-from penstock.sources.tables import batch_of
+from penstock.sources.shards import Options, files_label, split_runs
+from penstock.sources.source import Indices, StreamSource
+from penstock.sources.tables import TableShard, TableSource
 
 __all__ = ["CsvSource", "CsvStream", "Dialect"]
 
@@ -33,13 +35,17 @@ _KEPT_BYTES = 1 << 28
 _BLOCK = 1 << 20
 #: rows that are made at once
 _PIECE = 256
+#: bytes of text that are parsed at once where records are read in order, and what is kept of parsed records
+_GROUP, _CACHE_BYTES = 1 << 20, 1 << 28
 
 
-class _Shard(Shard):
-    """One plain file."""
+class _Shard(TableShard):
+    """One plain file. What row groups are elsewhere are stretches of records here."""
 
-    def __init__(self, path: str, options: Options, dialect: Dialect, where: Where) -> None:
-        super().__init__(path, options)
+    def __init__(
+        self, path: str, options: Options, groups: Groups[Columns], dialect: Dialect, where: Where
+    ) -> None:
+        super().__init__(path, options, groups)
         self.dialect = dialect
         try:
             arrays = index_of(self.file, KIND, build_index, where, least=_KEPT_BYTES)
@@ -56,6 +62,9 @@ class _Shard(Shard):
         except ValueError as exc:
             raise ReadError(f"{path}: {exc}") from exc
         _check_names(path, self.names, dialect)
+        per_group = max(1, _GROUP * len(self.at) // max(self.size, 1))
+        self.starts = np.append(np.arange(0, len(self.at), per_group), len(self.at))
+        self.decoded_bytes = self.size
 
     def typed(self) -> Dialect:
         """The dialect with types from the beginning of this file."""
@@ -65,35 +74,36 @@ class _Shard(Shard):
         except arrow().ArrowException as exc:
             raise ReadError(f"{self.path}: {exc}") from exc
 
-    def __len__(self) -> int:
-        return len(self.at)
-
     def name(self, number: int) -> str:
         return f"record {number + 1}"
 
-    def columns(self, numbers: Indices) -> Columns:
-        """These records as columns."""
+    def table(self, group: int) -> Any:
+        first, last = int(self.starts[group]), int(self.starts[group + 1])
+        text = self.file.read_at(int(self.at[first]), int(self.ends[last - 1] - self.at[first]))
+        return self._parsed(text, np.arange(first, last))
+
+    def records(self, numbers: Indices) -> Columns:
+        """These records alone."""
         self.check()
         chosen = np.asarray(numbers, dtype=np.int64)
         at = self.at[chosen]
         pieces = read_pieces(self.file, at.tolist(), (self.ends[chosen] - at).tolist())
-        text = b"".join(piece if piece.endswith(b"\n") else piece + b"\n" for piece in pieces)
+        return Columns(self._parsed(b"".join(p if p[-1:] == b"\n" else p + b"\n" for p in pieces), chosen))
+
+    def _parsed(self, text: bytes, numbers: NDArray[np.int64]) -> Any:
         wanted = self.names if self.dialect.columns is None else self.dialect.columns
         try:
             table = self.dialect.table(text, self.names, wanted)
         except arrow().ArrowException as exc:
-            raise self._bad(chosen, str(exc)) from exc
-        if table.num_rows != len(chosen):
-            raise self._bad(chosen, f"{len(chosen)} records were read as {table.num_rows}")
-        return Columns(table)
+            raise self._bad(numbers, str(exc)) from exc
+        if table.num_rows != len(numbers):
+            raise self._bad(numbers, f"{len(numbers)} records were read as {table.num_rows}")
+        return table
 
     def _bad(self, numbers: NDArray[np.int64], what: str) -> ReadError:
         first = int(numbers[0])
         where = f"record {first + 1}, byte {int(self.at[first])}" if len(numbers) == 1 else "one of several records"
         return ReadError(f"{self.path}: {where}: {what}; types={{'column': 'string'}} takes anything")
-
-    def read(self, numbers: Indices) -> list[Any]:
-        return self.columns(numbers).rows(range(len(numbers))) if len(numbers) else []
 
 
 def _check_names(path: str, names: Sequence[str], dialect: Dialect) -> None:
@@ -102,7 +112,7 @@ def _check_names(path: str, names: Sequence[str], dialect: Dialect) -> None:
             raise PlanError(f"from_csv: {path} has no column {name!r}; it has {', '.join(names)}")
 
 
-class CsvSource(ShardSource):
+class CsvSource(TableSource):
     """Records of plain files, in any order."""
 
     verb = "from_csv"
@@ -121,34 +131,43 @@ class CsvSource(ShardSource):
         self._told = f"{dialect.columns} {dict(dialect.types)}" if dialect.columns or dialect.types else ""
         self._typed = threading.Lock()
         self._has_types = False
-        super().__init__(paths, indices, on_error, options)
+        super().__init__(paths, indices, on_error, options, _CACHE_BYTES)
 
     def _opened(self, path: str) -> _Shard:
         with self._typed:
             if not self._has_types:
-                self.dialect = _Shard(self.paths[0], self.options, self.dialect, self.where).typed()
+                self.dialect = self._shard_of(self.paths[0]).typed()
                 self._has_types = True
-        return _Shard(path, self.options, self.dialect, self.where)
+        return self._shard_of(path)
+
+    def _shard_of(self, path: str) -> _Shard:
+        return _Shard(path, self.options, self.groups, self.dialect, self.where)
 
     @property
     def _reading(self) -> str:
         return self._told
 
     @property
-    def reads_batches(self) -> bool:
-        return True
+    def why_not_shuffled(self) -> str:
+        return ""  # records can be parsed alone
 
-    def read_batch(self, indices: Indices) -> Any:
-        chosen = picked(indices, self.subset)
-        return self._guarded(lambda: batch_of(self._runs(chosen), chosen))
-
-    def _runs(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]]:
+    def _scattered(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]] | None:
         runs: list[tuple[Columns, Indices, NDArray[np.int64]]] = []
         for number, within, places in split_runs(self.starts, indices):
-            shard = self._shard(number)
+            shard = self._table(number)
             assert isinstance(shard, _Shard)
-            runs.append((shard.columns(within), range(len(within)), np.asarray(places)))
+            runs.append((shard.records(within), range(len(within)), np.asarray(places)))
         return runs
+
+    def _runs(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]]:
+        try:
+            return super()._runs(indices)
+        except ReadError:
+            # A record among others cannot be read: whether it is one of these, parsing these alone shows.
+            found = self._scattered(indices)
+            if found is None:
+                raise
+            return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_typed": None}

@@ -131,8 +131,12 @@ class TableSource(ShardSource):
     def _runs(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]]:
         """The row groups that have these rows, which rows of them, and their places among `indices`."""
         if self._from_all_over(indices):
-            # With one table of all rows, a column is one read instead of one per row group.
-            return [(self.groups.get("all", self._all), indices, _NOWHERE)]
+            if self.decoded_bytes <= self.groups.most_bytes:
+                # With one table of all rows, a column is one read instead of one per row group.
+                return [(self.groups.get("all", self._all), indices, _NOWHERE)]
+            scattered = self._scattered(indices)
+            if scattered is not None:
+                return scattered
         shards = split_runs(self.starts, indices)
         if len(shards) == 1:
             number, rows, _ = shards[0]
@@ -147,12 +151,16 @@ class TableSource(ShardSource):
             for group, within, inner in split_runs(self._table(number).starts, rows)
         ]
 
+    def _scattered(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]] | None:
+        """Rows of more row groups than are kept, where a format can read rows alone; None where it cannot."""
+        return None
+
     def _from_all_over(self, indices: Indices) -> bool:
-        """Whether rows are wanted in no order, of row groups that can all be kept."""
-        if isinstance(indices, range) or len(indices) < 2 or self.group_count <= _FEW:
+        """Whether rows are wanted in no order, of many row groups that have to be decoded."""
+        if isinstance(indices, range) or self.group_count <= _FEW or not self.decoded_bytes:
             return False
-        if not 0 < self.decoded_bytes <= self.groups.most_bytes:
-            return False  # it does not fit; or nothing has to be decoded, and a table of all would be a copy of all
+        if len(indices) < 2:
+            return self.decoded_bytes > self.groups.most_bytes
         span = int(indices.max()) - int(indices.min())
         return span * self.group_count > _FEW * int(self.starts[-1])
 

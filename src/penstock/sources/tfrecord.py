@@ -18,7 +18,7 @@ from penstock.formats.compressed import decompressed
 from penstock.formats.example import parse_example
 from penstock.formats.index import Where, index_of
 from penstock.formats.spans import read_pieces
-from penstock.formats.tfrecord import FOOTER, HEADER, KIND, build_index, checked, forward
+from penstock.formats.tfrecord import FOOTER, HEADER, KIND, all_checked, build_index, forward
 from penstock.sources.shards import Options, Shard, ShardSource, files_label
 from penstock.sources.source import Indices, StreamSource
 
@@ -120,9 +120,11 @@ class _Records(Shard):
         chosen = np.asarray(numbers, dtype=np.int64)
         at = self.at[chosen].tolist()
         pieces = read_pieces(self.file, at, (self.sizes[chosen] + FOOTER).tolist())
+        records = all_checked(self.path, at, pieces) if self.check_data else [piece[:-FOOTER] for piece in pieces]
+        if self.examples.raw:
+            return records
         out = []
-        for place, piece in zip(at, pieces, strict=True):
-            data = checked(self.path, place - HEADER, piece) if self.check_data else piece[:-FOOTER]
+        for place, data in zip(at, records, strict=True):
             try:
                 out.append(self.examples(data))
             except ValueError as exc:
