@@ -23,6 +23,8 @@ LAYERS = [
     ["checks", "tensors"],
     # files wherever they are
     ["storage"],
+    # what their bytes mean
+    ["formats"],
     ["image"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["places"],
@@ -32,6 +34,8 @@ LAYERS = [
     ["ops.joint"],
     ["ops.op"],
     ["sources.source"],
+    ["sources.shards"],
+    ["sources.tables"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
     ["ops.functions", "ops.fields", "ops.residents", "ops.content", "sources.listing"],
     ["ops.call", "ops.rows", "executors.threads"],
@@ -43,9 +47,10 @@ LAYERS = [
     ["program"],
     ["core"],
     ["remote"],
+    ["writers"],
     ["runnable"],
     ["pipeline"],
-    ["construct", "evaluation"],
+    ["construct", "readers", "evaluation"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],
@@ -54,7 +59,8 @@ LAYERS = [
 CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
-SUBJECTS = {"storage", "image", "memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
+SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
+SUBJECTS |= {"storage", "image", "formats", "writers"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
@@ -62,7 +68,10 @@ LATE = {
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
     "construct": {"sources.files", "sources.folder", "sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
-    "runnable": {"core.fingerprint", "core.peek"},
+    "runnable": {"core.fingerprint", "core.peek", "writers.write"},
+    "readers": {
+        f"sources.{name}" for name in ("arrow", "csv", "hdf5", "lines", "lmdb", "npy", "parquet", "tar", "tfrecord")
+    },
     "program.desk": {"memory.segment"},
     "core.setup": {"executors.processes"},
     "core.loader": {"core.parts", "stats.diagnose"},

@@ -37,7 +37,7 @@ OPS = {
     "cache": ops.Cache,
     "prefetch": ops.Prefetch,
 }
-OTHER_METHODS = {"apply", "explain", "fingerprint", "loader", "ops", "peek", "source", "split"}
+OTHER_METHODS = {"apply", "explain", "fingerprint", "loader", "ops", "peek", "source", "split", "write"}
 
 
 def public_names(module):
@@ -174,7 +174,7 @@ def test_help_shows_what_a_method_does_and_takes():
     assert "workers" in text
 
 
-@for_each("name", ["from_arrays", "from_iterable", "from_sequence", "fake", "zip", "concat", "mix"])
+@for_each("name", [name for name in ps.__all__ if name.startswith("from_")] + ["fake", "zip", "concat", "mix"])
 def test_a_function_that_makes_a_pipeline_shows_an_example_that_runs(name):
     assert ">>> " in getattr(ps, name).__doc__
 

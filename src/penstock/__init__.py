@@ -51,6 +51,18 @@ if _TYPE_CHECKING:
     from penstock.pipeline import Pipeline
     from penstock.program.calls import SampleInfo
     from penstock.program.chunk import ErrorRecord
+    from penstock.readers import (
+        from_arrow,
+        from_csv,
+        from_hdf5,
+        from_jsonl,
+        from_lmdb,
+        from_npy,
+        from_parquet,
+        from_tar,
+        from_text,
+        from_tfrecord,
+    )
     from penstock.resume.ranks import merge_states
     from penstock.resume.schema import edit_state
     from penstock.stats.report import Diagnosis
@@ -96,6 +108,18 @@ else:
             "penstock.pipeline": ["Pipeline"],
             "penstock.program.calls": ["SampleInfo"],
             "penstock.program.chunk": ["ErrorRecord"],
+            "penstock.readers": [
+                "from_arrow",
+                "from_csv",
+                "from_hdf5",
+                "from_jsonl",
+                "from_lmdb",
+                "from_npy",
+                "from_parquet",
+                "from_tar",
+                "from_text",
+                "from_tfrecord",
+            ],
             "penstock.core.loader": ["Loader"],
             "penstock.resume.schema": ["edit_state"],
             "penstock.resume.ranks": ["merge_states"],
@@ -133,10 +157,20 @@ __all__ = [
     "evaluate",
     "fake",
     "from_arrays",
+    "from_arrow",
+    "from_csv",
     "from_files",
     "from_folder",
+    "from_hdf5",
     "from_iterable",
+    "from_jsonl",
+    "from_lmdb",
+    "from_npy",
+    "from_parquet",
     "from_sequence",
+    "from_tar",
+    "from_text",
+    "from_tfrecord",
     "image",
     "indices",
     "merge_states",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from penstock.checks import any_number, whole_number
 from penstock.core.loader import Loader
@@ -16,6 +16,11 @@ from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options, make_plan
 from penstock.plan.world import dealt, world_now
 from penstock.sources.source import Composite, Flow, Source
+
+if TYPE_CHECKING:
+    import os
+
+    from penstock.writers.write import Written
 
 __all__ = ["Runnable", "Workers"]
 
@@ -132,6 +137,42 @@ class Runnable(Generic[T]):
         from penstock.core.peek import peek
 
         return peek(self, n, index, epoch, seed, every_op)
+
+    def write(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: Literal["tar", "parquet", "lmdb", "jsonl"] = "tar",
+        shard_size: int | str = "256MB",
+        seed: int = 0,
+        on: str | Pool | None = None,
+        workers: Workers = None,
+        memory: int | str | None = None,
+        overwrite: bool = False,
+        progress: bool = True,
+    ) -> Written:
+        """Write one epoch to files in the folder `path`: WebDataset archives, Parquet, LMDB or JSON lines.
+
+        Read them back with `from_tar`, `from_parquet`, `from_lmdb` or ``from_jsonl(tree=True)``: arrays with their
+        dtype and shape, numbers, strings, bytes, and dicts, lists and tuples of these come back as they were. Other
+        programs read the files too. ``shard_size`` is a number of samples, or a size such as ``"256MB"``.
+
+        A shard has its name only when it is complete. If the process is killed, the same call goes on after the
+        last shard and ends with the same files. ``seed``, ``on``, ``workers`` and ``memory`` are as those of
+        `loader`. A terminal shows how far it has come.
+
+        >>> import tempfile
+        >>> import penstock as ps
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     done = ps.from_sequence([{"n": 1, "s": "a"}, {"n": 2, "s": "b"}]).write(folder, shard_size=1)
+        ...     done.samples, done.shards, list(ps.from_tar(folder))
+        (2, 2, [{'n': 1, 's': 'a'}, {'n': 2, 's': 'b'}])
+        """
+        from penstock.writers.write import write
+
+        options = {"on": on, "workers": workers, "memory": memory}
+        seed = any_number(seed, "write(seed=)")
+        return write(self, path, format, shard_size, seed, overwrite, progress, options)
 
     def fingerprint(
         self, epoch: int = 0, *, seed: int = 0, on: str | Pool | None = None, workers: Workers = None

@@ -48,6 +48,7 @@ def on_positions(flow: Flow, steps: list[Step]) -> Positions:
         if order is not None:
             why = lost or _why_not(op, length, before, steps[number + 1 :])
             if not why and isinstance(length, int):
+                _check_random(op, flow.source)
                 found.orders.append(step)
                 length = order.length(length)
                 continue
@@ -65,6 +66,12 @@ def on_positions(flow: Flow, steps: list[Step]) -> Positions:
             lost = lost or f"{op.label} takes samples in the order of delivery"
         before.append(op)
     return found
+
+
+def _check_random(op: Op[Any, Any], source: Source) -> None:
+    """Refuse a random order over a source that would take very long to read in one."""
+    if op.random and isinstance(source, IndexedSource) and source.why_not_shuffled:
+        raise PlanError(f"{op.label} over {source.why_not_shuffled}")
 
 
 def _why_not_indexed(source: Source) -> str:

@@ -105,6 +105,11 @@ class IndexedSource(Source):
         return ""
 
     @property
+    def why_not_shuffled(self) -> str:
+        """Why reading it in random order would take very long, and what to do instead; nothing if it would not."""
+        return ""
+
+    @property
     def heap_bytes(self) -> int:
         """How large its arrays are that are not in a file: worker processes share one copy of them."""
         return 0

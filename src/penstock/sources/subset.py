@@ -58,6 +58,10 @@ class Subset(IndexedSource):
         return self.whole.stays
 
     @property
+    def why_not_shuffled(self) -> str:
+        return self.whole.why_not_shuffled
+
+    @property
     def heap_bytes(self) -> int:
         return self.whole.heap_bytes
 

@@ -1,0 +1,380 @@
+"""How near does reading a format come to the bare loop of the same library, and how do other loaders compare?
+
+Contestants, over the same samples, from a warm page cache:
+  tar           10 KB and a class per sample: our reads against positions that are known beforehand, against tarfile
+                and against webdataset, if it is installed
+  first 1000    of a global shuffle over a set of tar shards, against webdataset's shuffle buffer of 5 000
+  lines         documents of 2 KB: JSON by msgspec, text by Python's file iteration
+  tfrecord      records of 2 KB with their checksums, against the same loop by hand
+  tables        batches of 256 rows of three columns, against pyarrow's own batches as numpy arrays
+  arrays        batches of 256 rows, against slices of h5py and of a memmap
+  lmdb          values of 10 KB against a cursor
+  Hugging Face  rows of an Arrow data set against its own iteration, if `datasets` is installed
+Targets: 0.95 of a bare loop, 1.0 of another loader, 0.5 of the order for a shuffle over Parquet, 5 for the first
+1000. The time that each index takes is printed.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from _measure import Bench
+
+import penstock as ps
+from penstock.formats.tfrecord import framed
+
+BATCH = 256
+
+
+def count(samples: Iterable[Any]) -> int:
+    number = 0
+    for _ in samples:
+        number += 1
+    return number
+
+
+def held(samples: Iterable[Any]) -> int:
+    """As many as a batch has are held at once: so the memory of each is new, as it is in training."""
+    number, batch = 0, []
+    for sample in samples:
+        batch.append(sample)
+        if len(batch) == BATCH:
+            number += BATCH
+            batch = []
+    return number + len(batch)
+
+
+def ours(pipeline: Any, **options: Any) -> Callable[[], int]:
+    def run() -> int:
+        with pipeline.loader(epochs=1, **options) as loader:
+            return count(loader)
+
+    return run
+
+
+def indexed(name: str, pipeline: Any) -> Any:
+    """`pipeline`, after its index has been made, which is timed."""
+    start = time.perf_counter()
+    samples = len(pipeline)
+    took = time.perf_counter() - start
+    print(f"  index of {name}: {took:.2f} s, {took / max(samples, 1) * 1e6:.1f} us per sample", flush=True)
+    return pipeline
+
+
+# ---------------------------------------------------------------------- tar
+
+
+def write_tar(path: Path, first: int, samples: int, data: bytes) -> None:
+    with tarfile.open(path, "w") as archive:
+        for number in range(first, first + samples):
+            for name, content in ((f"{number:08}.jpg", data), (f"{number:08}.cls", b"%d" % (number % 10))):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+
+
+def tar(bench: Bench, folder: Path) -> None:
+    n = bench.size(10_000, quick=500)
+    path = folder / "train-000.tar"
+    write_tar(path, 0, n, os.urandom(10_000))
+    pipeline = indexed("tar", ps.from_tar(path))
+    with tarfile.open(path) as archive:
+        spans = [(member.name, member.offset_data, member.size) for member in archive]
+
+    def by_position() -> int:
+        """What no reader can beat in Python: every position known, two reads and a dict per sample."""
+        file = os.open(path, os.O_RDONLY)
+        pairs = zip(spans[0::2], spans[1::2], strict=True)
+        found = held(
+            {"__key__": name[:8], "jpg": os.pread(file, size, at), "cls": os.pread(file, size_class, at_class)}
+            for (name, at, size), (_, at_class, size_class) in pairs
+        )
+        os.close(file)
+        return found
+
+    def by_tarfile() -> int:
+        with tarfile.open(path, "r|") as archive:
+            return sum(len(archive.extractfile(member).read()) > 100 for member in archive)  # type: ignore[union-attr]
+
+    bench.versus("tar, in order, over known positions", ours(pipeline), by_position, at_least=0.95)
+    bench.versus(
+        "tar, shuffled, over known positions in order", ours(pipeline.shuffle()), by_position, at_least=0.5
+    )
+    bench.versus("tar, in order, over tarfile", ours(pipeline), by_tarfile, at_least=1.0)
+    if find_spec("webdataset") is not None:
+        import webdataset
+
+        def by_webdataset() -> int:
+            return count(webdataset.WebDataset(str(path), shardshuffle=False))
+
+        bench.versus("tar, in order, over webdataset", ours(pipeline), by_webdataset, at_least=1.0)
+        bench.versus(
+            "tar, shuffled, over webdataset in order", ours(pipeline.shuffle()), by_webdataset, at_least=1.0
+        )
+
+
+def first_thousand(bench: Bench, folder: Path) -> None:
+    if find_spec("webdataset") is None:
+        return
+    import webdataset
+
+    shards, per_shard = bench.size(20, quick=3), bench.size(1_000, quick=400)
+    data = os.urandom(100_000)
+    for number in range(shards):
+        write_tar(folder / f"large-{number:03}.tar", number * per_shard, per_shard, data)
+    paths = [str(folder / f"large-{number:03}.tar") for number in range(shards)]
+    pipeline = indexed(f"{shards} tar shards of {per_shard} samples", ps.from_tar(paths)).shuffle()
+
+    def by_us() -> int:
+        with pipeline.take(1000).loader(epochs=1) as loader:
+            return count(loader)
+
+    def by_webdataset() -> int:
+        dataset = webdataset.WebDataset(paths, shardshuffle=shards).shuffle(5_000, initial=5_000)
+        return sum(1 for _, _ in zip(range(1000), dataset, strict=False))
+
+    bench.versus("first 1000 of a shuffle, over webdataset", by_us, by_webdataset, at_least=5.0)
+
+
+# ---------------------------------------------------------------------- lines and records
+
+
+def lines(bench: Bench, folder: Path) -> None:
+    n = bench.size(50_000, quick=2_000)
+    path = folder / "train.jsonl"
+    record = b'{"text": "%s", "label": %d, "score": 0.5}\n'
+    path.write_bytes(b"".join(record % (b"word " * 400, number % 10) for number in range(n)))
+    decode = msgspec.json.Decoder().decode
+
+    def by_json() -> int:
+        with open(path, "rb") as file:
+            return held(map(decode, file))
+
+    def by_text() -> int:
+        with open(path, encoding="utf-8") as file:
+            return held(line.rstrip("\n") for line in file)
+
+    bench.versus("JSON lines", ours(indexed("lines", ps.from_jsonl(path))), by_json, at_least=0.95)
+    bench.versus("text lines", ours(ps.from_text(path)), by_text, at_least=0.95)
+
+
+def tfrecord(bench: Bench, folder: Path) -> None:
+    import google_crc32c
+
+    n = bench.size(50_000, quick=2_000)
+    path = folder / "train.tfrecord"
+    path.write_bytes(framed(os.urandom(2_000)) * n)
+
+    def mask(value: int) -> int:
+        return (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+    def records() -> Iterator[bytes]:
+        with open(path, "rb", buffering=1 << 20) as file:
+            while header := file.read(12):
+                length = int.from_bytes(header[:8], "little")
+                assert mask(google_crc32c.value(header[:8])) == int.from_bytes(header[8:], "little")
+                data = file.read(length)
+                assert mask(google_crc32c.value(data)) == int.from_bytes(file.read(4), "little")
+                yield data
+
+    def by_hand() -> int:
+        return held(records())
+
+    pipeline = indexed("tfrecord", ps.from_tfrecord(path, raw=True))
+    bench.versus("TFRecord, bytes with checksums", ours(pipeline), by_hand, at_least=0.95)
+
+
+def lmdb(bench: Bench, folder: Path) -> None:
+    import lmdb
+
+    n = bench.size(20_000, quick=1_000)
+    path = str(folder / "db")
+    data = os.urandom(10_000)
+    with lmdb.open(path, map_size=1 << 33) as database, database.begin(write=True) as transaction:
+        for number in range(n):
+            transaction.put(b"%08d" % number, data)
+
+    def by_cursor() -> int:
+        with lmdb.open(path, readonly=True, lock=False) as database, database.begin() as transaction:
+            return held({"key": key, "value": value} for key, value in transaction.cursor())
+
+    def by_us() -> int:  # LMDB opens no file twice, so ours must be closed when theirs is opened
+        found = ours(ps.from_lmdb(path))()
+        gc.collect()
+        return found
+
+    indexed("lmdb", ps.from_lmdb(path))
+    bench.versus("LMDB", by_us, by_cursor, at_least=0.95)
+
+
+# ---------------------------------------------------------------------- tables and arrays
+
+
+def rows_of(make: Callable[[], Any], **options: Any) -> Callable[[], int]:
+    """Batches of a new pipeline each time, so that nothing is left decoded from the run before."""
+
+    def run() -> int:
+        with make().batch(BATCH).loader(epochs=1, **options) as loader:
+            return sum(len(next(iter(batch.values())) if isinstance(batch, dict) else batch) for batch in loader)
+
+    return run
+
+
+def tables(bench: Bench, folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    n = bench.size(1_000_000, quick=20_000)
+    rng = np.random.default_rng(0)
+    columns = {"x": rng.random(n, dtype="float32"), "n": np.arange(n), "s": [f"row {i}" for i in range(n)]}
+    table = pa.table(columns)
+    pyarrow.parquet.write_table(table, folder / "a.parquet", row_group_size=100_000)
+    with pa.ipc.new_file(str(folder / "a.arrow"), table.schema) as writer:
+        writer.write_table(table, max_chunksize=100_000)
+    pyarrow.csv.write_csv(table.slice(0, n // 4), str(folder / "a.csv"))
+
+    def as_numpy(batches: Iterable[Any]) -> int:
+        return sum(
+            len({name: batch[name].to_numpy(zero_copy_only=False) for name in columns}["x"]) for batch in batches
+        )
+
+    def by_parquet() -> int:
+        return as_numpy(pyarrow.parquet.ParquetFile(folder / "a.parquet").iter_batches(BATCH))
+
+    def by_rows() -> int:
+        file = pyarrow.parquet.ParquetFile(folder / "a.parquet")
+        return sum(1 for batch in file.iter_batches(10_000) for _ in batch.to_pylist())
+
+    def by_arrow() -> int:
+        with pa.memory_map(str(folder / "a.arrow")) as file:
+            return as_numpy(pa.ipc.open_file(file).read_all().to_batches(BATCH))
+
+    def by_csv() -> int:
+        return as_numpy(
+            batch.slice(first, BATCH)
+            for batch in pyarrow.csv.open_csv(str(folder / "a.csv"))
+            for first in range(0, len(batch), BATCH)
+        )
+
+    def parquet() -> Any:
+        return ps.from_parquet(folder / "a.parquet")
+
+    bench.versus("Parquet, batches", rows_of(parquet), by_parquet, at_least=0.95)
+    bench.versus("Parquet, rows as dicts", lambda: ours(parquet())(), by_rows, at_least=0.95)
+    shuffled = rows_of(lambda: parquet().shuffle())
+    bench.versus("Parquet, shuffled over ordered batches", shuffled, rows_of(parquet), at_least=0.5)
+    bench.versus("Arrow file, batches", rows_of(lambda: ps.from_arrow(folder / "a.arrow")), by_arrow, at_least=0.95)
+    indexed("csv", ps.from_csv(folder / "a.csv"))
+    bench.versus("CSV, batches", rows_of(lambda: ps.from_csv(folder / "a.csv")), by_csv, at_least=0.95)
+    large_groups(bench, folder)
+
+
+def large_groups(bench: Bench, folder: Path) -> None:
+    """A shuffle over row groups of 64 MB, all of which are kept; and as a stream in windows."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    n = bench.size(4 * 16_000, quick=4_000)
+    images = list(np.random.default_rng(0).integers(0, 256, (n, 4_096), dtype="uint8"))
+    table = pa.table({"y": np.arange(n), "x": pa.array(images, pa.list_(pa.uint8(), 4_096))})
+    pyarrow.parquet.write_table(table, folder / "large.parquet", row_group_size=n // 4, compression=None)
+    path = folder / "large.parquet"
+
+    def ordered() -> Any:
+        return ps.from_parquet(path)
+
+    def stream() -> Any:
+        return ps.from_parquet(path, stream=True).shuffle(window=2_000)
+
+    bounded = {"memory": "1GB"}
+    shuffled = rows_of(lambda: ordered().shuffle(), **bounded)
+    bench.versus("Parquet, 64 MB groups, shuffle()", shuffled, rows_of(ordered, **bounded), at_least=0.5)
+    windows = rows_of(stream, **bounded)
+    bench.versus("Parquet, 64 MB groups, shuffle(window=)", windows, rows_of(ordered, **bounded), at_least=0.5)
+
+
+def arrays(bench: Bench, folder: Path) -> None:
+    import h5py
+
+    n = bench.size(50_000, quick=2_000)
+    x = np.random.default_rng(0).integers(0, 256, (n, 32, 32, 3), dtype="uint8")
+    np.save(folder / "x.npy", x)
+    with h5py.File(folder / "x.h5", "w") as file:
+        file["plain"] = x
+        file.create_dataset("chunked", data=x, chunks=(64, 32, 32, 3))
+
+    def by_memmap() -> int:
+        mapped = np.load(folder / "x.npy", mmap_mode="r")
+        return sum(len(np.array(mapped[first : first + BATCH])) for first in range(0, n, BATCH))
+
+    def by_h5py(name: str) -> Callable[[], int]:
+        def run() -> int:
+            with h5py.File(folder / "x.h5") as file:
+                return sum(len(file[name][first : first + BATCH]) for first in range(0, n, BATCH))
+
+        return run
+
+    bench.versus(".npy, batches", rows_of(lambda: ps.from_npy(folder / "x.npy")), by_memmap, at_least=0.95)
+    for name in ("plain", "chunked"):
+
+        def hdf5(name: str = name) -> Any:
+            return ps.from_hdf5(folder / "x.h5", fields=name)
+
+        bench.versus(f"HDF5, {name}, batches", rows_of(hdf5), by_h5py(name), at_least=0.95)
+
+
+def hugging_face(bench: Bench, folder: Path) -> None:
+    if find_spec("datasets") is None:
+        print("  (datasets is not installed: no comparison with Hugging Face)", flush=True)
+        return
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import datasets
+
+    n = bench.size(50_000, quick=2_000)
+    rows = {"text": ["word " * 40] * n, "label": list(range(n)), "v": [[0.5] * 16] * n}
+    datasets.Dataset.from_dict(rows).save_to_disk(str(folder / "hf"))
+    dataset = datasets.load_from_disk(str(folder / "hf"))
+    files = [one["filename"] for one in dataset.cache_files]
+
+    def by_them() -> int:
+        return count(dataset)
+
+    def batches_of_them() -> int:
+        return count(dataset.with_format("numpy").iter(BATCH))
+
+    def shuffled_by_them() -> int:
+        return count(dataset.shuffle(seed=0))
+
+    bench.versus("HF rows, by from_sequence", ours(ps.from_sequence(dataset)), by_them, at_least=0.95)
+    bench.versus("HF rows, by from_arrow", ours(ps.from_arrow(files)), by_them, at_least=1.0)
+    bench.versus(
+        "HF batches, by from_arrow", ours(ps.from_arrow(files).batch(BATCH)), batches_of_them, at_least=1.0
+    )
+    bench.versus(
+        "HF shuffled rows, by from_arrow", ours(ps.from_arrow(files).shuffle()), shuffled_by_them, at_least=1.0
+    )
+
+
+def main() -> None:
+    bench = Bench("formats", __doc__)
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["PENSTOCK_CACHE"] = f"{name}/cache"
+        for part in (tar, first_thousand, lines, tfrecord, lmdb, tables, arrays, hugging_face):
+            part(bench, Path(name))
+    bench.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""from_hdf5: rows of the data sets in HDF5 files, opened by each process for itself.
+
+Data sets without chunks and filters are mapped into memory, past HDF5 and its lock. The others are read by h5py:
+consecutive rows in one call, single rows one by one, which is up to ten times as fast as h5py's lists of indices.
+Each process keeps 64 MB of decoded chunks per data set. Strings of variable length are str, those of a fixed length
+bytes. Only local files are mapped; remote ones are read through h5py in many small requests.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import storage
+from penstock.errors import PlanError, ReadError, missing_extra
+from penstock.formats.seekable import seekable
+from penstock.sources.shards import Options, Shard, ShardSource, split_runs
+from penstock.sources.source import Indices, picked
+from penstock.trees import batch_dtype, stacked
+
+__all__ = ["Hdf5Source"]
+
+#: decoded chunks that HDF5 keeps for each data set, and the slots of its table: a prime, a hundred times the chunks
+_CHUNK_BYTES, _CHUNK_SLOTS = 1 << 26, 100_003
+#: rows that are read in vain to make one call of two
+_GAP = 4
+
+
+def _h5py() -> Any:
+    try:
+        import h5py
+    except ImportError:
+        raise missing_extra("h5py", "hdf5", "reading HDF5 files") from None
+    return h5py
+
+
+class _Column:
+    """A data set, and how its rows are read."""
+
+    def __init__(self, dataset: Any, path: str) -> None:
+        h5py = _h5py()
+        self.shape: tuple[int, ...] = dataset.shape
+        kind = h5py.check_string_dtype(dataset.dtype)
+        self.text = kind is not None and kind.length is None
+        self.dtype: np.dtype[Any] = dataset.dtype
+        self.mapped = _mapped(dataset, path)
+        self.array: Any = self.mapped if self.mapped is not None else dataset.asstr() if self.text else dataset
+
+    @property
+    def listed(self) -> bool:
+        """A batch of its rows is made one by one."""
+        return self.text or self.dtype.hasobject or self.dtype.kind == "S"
+
+    def block(self, numbers: Indices) -> NDArray[Any]:
+        """The rows with these numbers."""
+        if isinstance(numbers, range):
+            found: NDArray[Any] = self.array[numbers.start : numbers.stop]
+            return found
+        if self.mapped is not None:
+            return self.mapped[numbers]
+        out = np.empty((len(numbers), *self.shape[1:]), dtype=object if self.text else self.dtype)
+        order = np.argsort(numbers, kind="stable")
+        rising = numbers[order]
+        bounds = np.flatnonzero(np.diff(rising) > _GAP) + 1
+        for places, rows in zip(np.split(order, bounds), np.split(rising, bounds), strict=True):
+            first, last = int(rows[0]), int(rows[-1])
+            if first == last:
+                out[places] = self.array[first]
+            else:
+                out[places] = self.array[first : last + 1][rows - first]
+        return out
+
+
+def _mapped(dataset: Any, path: str) -> NDArray[Any] | None:
+    """The values of a data set that lie in the file as they are; None for any other."""
+    here = storage.local(path)
+    offset = dataset.id.get_offset()
+    plain = dataset.chunks is None and not dataset.external and not dataset.is_virtual
+    if (
+        here is None
+        or offset is None
+        or not plain
+        or dataset.dtype.hasobject
+        or not dataset.size
+        or not dataset.shape
+    ):
+        return None
+    if offset + dataset.size * dataset.dtype.itemsize > os.path.getsize(here):
+        raise ValueError(f"the data set {dataset.name!r} ends behind the file, which was cut short")
+    mapped = np.asarray(np.memmap(here, dataset.dtype, mode="r", offset=offset, shape=dataset.shape))
+    for row in (0, len(mapped) - 1):
+        if mapped[row].tobytes() != np.asarray(dataset[row]).tobytes():
+            return None  # the file counts its positions from somewhere else
+    return mapped
+
+
+class _Shard(Shard):
+    """One file, opened in this process."""
+
+    def __init__(self, path: str, options: Options, fields: Sequence[str] | None) -> None:
+        super().__init__(path, options)
+        self.options = options
+        self.fields = fields
+        self._opened: tuple[int, Any, dict[str, _Column]] = 0, None, {}
+        columns = self.columns()
+        lengths = {name: column.shape[0] if column.shape else -1 for name, column in columns.items()}
+        if len(set(lengths.values())) > 1 or -1 in lengths.values():
+            told = ", ".join(f"{name}: {'none' if n < 0 else n}" for name, n in lengths.items())
+            raise PlanError(
+                f"from_hdf5: the data sets of {path} have different numbers of rows ({told}); name those that "
+                "belong together with fields=[...]"
+            )
+        self.count = next(iter(lengths.values()))
+
+    def columns(self) -> dict[str, _Column]:
+        """The data sets; a forked child opens the file for itself."""
+        if self._opened[0] != os.getpid():
+            h5py = _h5py()
+            try:
+                here = storage.local(self.path)
+                source = here if here is not None else io.BufferedReader(seekable(self.path, self.options), 1 << 16)
+                cached = {"rdcc_nbytes": _CHUNK_BYTES, "rdcc_nslots": _CHUNK_SLOTS}
+                file = h5py.File(source, "r", locking="best-effort", **cached)
+                self._opened = os.getpid(), file, _columns(file, self.path, self.fields)
+            except (OSError, ValueError, RuntimeError) as exc:
+                if isinstance(exc, (FileNotFoundError, PermissionError, ReadError)):
+                    raise
+                raise ReadError(f"{self.path}: {exc}") from exc
+        return self._opened[2]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def name(self, number: int) -> str:
+        return f"row {number}"
+
+    def block(self, column: _Column, numbers: Indices) -> NDArray[Any]:
+        try:
+            return column.block(numbers)
+        except (OSError, RuntimeError) as exc:
+            raise ReadError(f"{self.path}: rows from {int(numbers[0])} on cannot be read: {exc}") from exc
+
+    def read(self, numbers: Indices) -> list[Any]:
+        self.check()
+        found = {name: _rows(self.block(column, numbers)) for name, column in self.columns().items()}
+        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+
+
+def _rows(block: NDArray[Any]) -> list[Any]:
+    view = block.view()
+    view.flags.writeable = False
+    return list(view)
+
+
+def _columns(file: Any, path: str, fields: Sequence[str] | None) -> dict[str, _Column]:
+    h5py = _h5py()
+    known: dict[str, Any] = {}
+    file.visititems(lambda name, found: known.__setitem__(name, found) if isinstance(found, h5py.Dataset) else None)
+    wanted = list(known) if fields is None else list(fields)
+    for name in wanted:
+        if name not in known:
+            raise PlanError(
+                f"from_hdf5: {path} has no data set {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
+            )
+    if not wanted:
+        raise PlanError(f"from_hdf5: {path} has no data set")
+    return {name: _Column(known[name], path) for name in wanted}
+
+
+class Hdf5Source(ShardSource):
+    """Rows of data sets in files, in any order."""
+
+    verb = "from_hdf5"
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        fields: str | Sequence[str] | None = None,
+        indices: Iterable[int] | None = None,
+        options: Options = None,
+    ) -> None:
+        self.alone = isinstance(fields, str)
+        self.fields = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
+        if self.fields == []:
+            raise PlanError("from_hdf5(fields=) names at least one data set")
+        super().__init__(paths, indices, "raise", options)
+
+    def _opened(self, path: str) -> _Shard:
+        return _Shard(path, self.options, self.fields)
+
+    @property
+    def _reading(self) -> str:
+        return "" if self.fields is None else f"fields {', '.join(self.fields)}"
+
+    def _read(self, indices: Indices) -> Sequence[Any]:
+        rows = super()._read(indices)
+        return [next(iter(row.values())) for row in rows] if self.alone else rows
+
+    @property
+    def reads_batches(self) -> bool:
+        return True
+
+    def read_batch(self, indices: Indices) -> Any:
+        chosen = picked(indices, self.subset)
+        runs: list[tuple[_Shard, Indices, Any]] = []
+        for number, within, places in split_runs(self.starts, chosen):
+            shard = self._shard(number)
+            assert isinstance(shard, _Shard)
+            shard.check()
+            runs.append((shard, within, places))
+        batch = {name: _joined(runs, name, chosen) for name in runs[0][0].columns()}
+        return next(iter(batch.values())) if self.alone else batch
+
+
+def _joined(runs: list[tuple[_Shard, Indices, Any]], name: str, indices: Indices) -> Any:
+    """The rows of one data set from several files as a batch."""
+    first = runs[0][0].columns()[name]
+    blocks = [shard.block(shard.columns()[name], within) for shard, within, _ in runs]
+    if first.listed or any(block.shape[1:] != first.shape[1:] for block in blocks):
+        rows: list[Any] = [None] * len(indices)
+        for block, (_, _, places) in zip(blocks, runs, strict=True):
+            for place, row in zip(places, block, strict=True):
+                rows[place] = row
+        return stacked(rows, lambda place: f"sample {int(indices[place])}", path=name)
+    out = np.empty((len(indices), *first.shape[1:]), dtype=batch_dtype(first.dtype))
+    for block, (_, _, places) in zip(blocks, runs, strict=True):
+        out[slice(places.start, places.stop) if isinstance(places, range) else places] = block
+    return out

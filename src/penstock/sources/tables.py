@@ -1,0 +1,209 @@
+"""What sources of tables have in common: files in row groups, of which a whole one is decoded to read any row.
+
+A format gives `_opened`, which makes a `TableShard`. Decoded row groups are kept up to a number of bytes in each
+process, so reading in order decodes each of them once. Reading in random order does so only if all of them fit;
+otherwise `why_not_shuffled` says what to do instead. A batch is one read per column, without a dict per row.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.formats.columns import Columns, arrow
+from penstock.formats.groups import Groups
+from penstock.sources.shards import Options, Shard, ShardSource, split_runs
+from penstock.sources.source import Indices, picked
+from penstock.trees import stacked
+
+__all__ = ["CACHE_BYTES", "TableShard", "TableSource", "batch_of"]
+
+#: decoded row groups that a process keeps
+CACHE_BYTES = 1 << 29
+#: rows of more row groups than this are read from one table of all rows, if that fits
+_FEW = 2
+#: where a single run stands among the rows that are wanted is never asked
+_NOWHERE = np.empty(0, dtype=np.int64)
+
+
+class TableShard(Shard):
+    """One file in row groups."""
+
+    #: the first row of each row group, and the number of all rows
+    starts: NDArray[np.int64]
+    #: about what all row groups take when they are decoded
+    decoded_bytes: int = 0
+
+    def __init__(self, path: str, options: Options, groups: Groups[Columns]) -> None:
+        super().__init__(path, options)
+        self.groups = groups
+
+    @abstractmethod
+    def table(self, group: int) -> Any:
+        """Decode one row group: an Arrow table."""
+
+    def group(self, number: int) -> Columns:
+        """A decoded row group, which may be kept from before."""
+        self.check()
+        return self.groups.get((self.path, number), lambda: self.columns(self.table(number)))
+
+    def columns(self, table: Any) -> Columns:
+        """How the rows of a table of this file are read."""
+        return Columns(table)
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def name(self, number: int) -> str:
+        return f"row {number}"
+
+    def read(self, numbers: Indices) -> list[Any]:
+        raise AssertionError("a table is read by its source, several row groups at once")
+
+
+class TableSource(ShardSource):
+    """Rows of tables in files."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        indices: Iterable[int] | None = None,
+        on_error: str = "raise",
+        options: Options = None,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        self.groups: Groups[Columns] = Groups(cache_bytes)
+        #: bytes and number of row groups, by file
+        self._decoded: dict[int, tuple[int, int]] = {}
+        super().__init__(paths, indices, on_error, options)
+
+    def _summary(self, number: int) -> tuple[int, str, int]:
+        shard = self._opened(self.paths[number])
+        assert isinstance(shard, TableShard)
+        self._decoded[number] = shard.decoded_bytes, len(shard.starts) - 1
+        return len(shard), shard.content, shard.size
+
+    @property
+    def decoded_bytes(self) -> int:
+        """About what all row groups take when they are decoded."""
+        return sum(size for size, _ in self._decoded.values())
+
+    @property
+    def group_count(self) -> int:
+        return sum(count for _, count in self._decoded.values())
+
+    @property
+    def why_not_shuffled(self) -> str:
+        rows = int(self.starts[-1])
+        if self.decoded_bytes <= self.groups.most_bytes or self.group_count >= rows:
+            return ""
+        return (
+            f"{self.label}: its {self.group_count} row groups of about {rows // self.group_count:,} rows take "
+            f"{self.decoded_bytes / 1e6:,.0f} MB, more than the cache_bytes={self.groups.most_bytes:,} that are "
+            "kept, so nearly every sample would decode a whole row group. Use stream=True and "
+            "shuffle(window=10_000), which reads row groups in random order; or a larger cache_bytes=; or write "
+            "the rows once in a format with random access, as by pipeline.write(folder, format='tar')"
+        )
+
+    @property
+    def reads_batches(self) -> bool:
+        return True
+
+    def read_batch(self, indices: Indices) -> Any:
+        chosen = picked(indices, self.subset)
+        return self._guarded(lambda: batch_of(self._runs(chosen), chosen))
+
+    def _read(self, indices: Indices) -> Sequence[Any]:
+        runs = self._runs(indices)
+        if len(runs) == 1:
+            columns, rows, _ = runs[0]
+            return columns.rows(rows)
+        out: list[Any] = [None] * len(indices)
+        for columns, rows, places in runs:
+            for place, row in zip(places.tolist(), columns.rows(rows), strict=True):
+                out[place] = row
+        return out
+
+    def _runs(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]]:
+        """The row groups that have these rows, which rows of them, and their places among `indices`."""
+        if self._from_all_over(indices):
+            if self.decoded_bytes <= self.groups.most_bytes:
+                # With one table of all rows, a column is one read instead of one per row group.
+                return [(self.groups.get("all", self._all), indices, _NOWHERE)]
+            scattered = self._scattered(indices)
+            if scattered is not None:
+                return scattered
+        shards = split_runs(self.starts, indices)
+        if len(shards) == 1:
+            number, rows, _ = shards[0]
+            table = self._table(number)
+            runs = split_runs(table.starts, rows)
+            if len(runs) == 1:
+                return [(table.group(runs[0][0]), runs[0][1], _NOWHERE)]
+            return [(table.group(group), within, np.asarray(places)) for group, within, places in runs]
+        return [
+            (self._table(number).group(group), within, np.asarray(places)[np.asarray(inner)])
+            for number, rows, places in shards
+            for group, within, inner in split_runs(self._table(number).starts, rows)
+        ]
+
+    def _scattered(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]] | None:
+        """Rows of more row groups than are kept, where a format can read rows alone; None where it cannot."""
+        return None
+
+    def _from_all_over(self, indices: Indices) -> bool:
+        """Whether rows are wanted in no order, of many row groups that have to be decoded."""
+        if isinstance(indices, range) or self.group_count <= _FEW or not self.decoded_bytes:
+            return False
+        if len(indices) < 2:
+            return self.decoded_bytes > self.groups.most_bytes
+        span = int(indices.max()) - int(indices.min())
+        return span * self.group_count > _FEW * int(self.starts[-1])
+
+    def _table(self, number: int) -> TableShard:
+        shard = self._shard(number)
+        assert isinstance(shard, TableShard)
+        return shard
+
+    def _all(self) -> Columns:
+        """All rows of all files."""
+        shards = [self._table(number) for number in range(len(self.paths))]
+        tables = [shard.table(group) for shard in shards for group in range(len(shard.starts) - 1)]
+        return shards[0].columns(arrow().concat_tables(tables))
+
+
+def batch_of(runs: Sequence[tuple[Columns, Indices, NDArray[np.int64]]], indices: Indices) -> Any:
+    """The rows of several row groups as one batch, the same as if rows had been stacked one by one."""
+    names, texts = runs[0][0].names, runs[0][0].texts
+    parts = [columns.parts(rows) for columns, rows, _ in runs]
+    order = [places for _, _, places in runs]
+
+    def describe(place: int) -> str:
+        return f"sample {int(indices[place])}"
+
+    batch = {}
+    for number, (name, is_text) in enumerate(zip(names, texts, strict=True)):
+        rows = _joined([part[number] for part in parts], order, len(indices))
+        batch[name] = rows if is_text or isinstance(rows, np.ndarray) else stacked(rows, describe, path=name)
+    return runs[0][0].shaped(batch)
+
+
+def _joined(parts: list[Any], order: list[NDArray[np.int64]], count: int) -> Any:
+    """The rows of one column from several row groups, as one array or as one list."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
+        block = np.empty((count, *first.shape[1:]), dtype=first.dtype)
+        for part, places in zip(parts, order, strict=True):
+            block[places] = part
+        return block
+    rows: list[Any] = [None] * count
+    for part, places in zip(parts, order, strict=True):
+        for place, row in zip(places.tolist(), part, strict=True):
+            rows[place] = row
+    return rows

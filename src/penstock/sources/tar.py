@@ -1,0 +1,260 @@
+"""from_tar: samples of tar archives in the WebDataset layout, by number or as a stream.
+
+A plain archive is indexed in one pass over its headers; after that any sample is one read per field. A compressed
+one can only be read forward, with a shard per file. Nothing is extracted to disk. Fields are bytes unless `decode`
+says otherwise, and no field is ever unpickled. Archives that `Pipeline.write` has made give back the sample trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import PlanError, ReadError
+from penstock.formats.compressed import decompressed
+from penstock.formats.fields import decoder_of, restored
+from penstock.formats.index import Where, index_of, unpacked
+from penstock.formats.spans import read_pieces
+from penstock.formats.webdataset import KIND, TREE, build_index, samples
+from penstock.sources.shards import Options, Shard, ShardSource, files_label
+from penstock.sources.source import Indices, StreamSource
+
+__all__ = ["Fields", "Layout", "TarSource", "TarStream"]
+
+#: fields by extension, or under names of the user's own; alternatives as "jpg;png"
+Fields = Sequence[str] | Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which fields a sample gets, under which names, and whether they are decoded."""
+
+    fields: Fields = None
+    decode: bool | None = None
+    #: the name in the sample, by extension; empty for all
+    names: dict[str, str] = field(default_factory=dict, init=False)
+    #: the extensions that may stand for each name
+    needed: dict[str, list[str]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if self.decode not in (None, True, False):
+            raise PlanError(f"from_tar(decode=) takes True, False or None, got {self.decode!r}")
+        if self.fields is None:
+            return
+        if isinstance(self.fields, str) or not len(self.fields):
+            raise PlanError(f"from_tar(fields=) takes a list of extensions or a dict, got {self.fields!r}")
+        pairs = self.fields.items() if isinstance(self.fields, Mapping) else [(one, one) for one in self.fields]
+        for name, extensions in pairs:
+            ways = [one.strip().lstrip(".") for one in extensions.split(";")]
+            name = name if isinstance(self.fields, Mapping) else ways[0]
+            self.needed[name] = ways
+            for one in ways:
+                if one in self.names:
+                    raise PlanError(f"from_tar(fields=) names the extension {one!r} twice")
+                self.names[one] = name
+
+    def name_of(self, extension: str) -> str | None:
+        """What a field is called in the sample; None if it is not wanted."""
+        return self.names.get(extension) if self.names else extension
+
+    def checked(self, sample: dict[str, Any], path: str, key: str) -> dict[str, Any]:
+        """The sample with its fields in the order in which they were asked for, if all are there."""
+        if not self.needed:
+            return sample
+        try:
+            return {name: sample[name] for name in self.needed}
+        except KeyError as exc:
+            ways = " or ".join(map(repr, self.needed[exc.args[0]]))
+            raise ReadError(f"{path}: the sample {key!r} has no field {ways}") from None
+
+    def told(self) -> str:
+        """For the fingerprint of a source."""
+        said = [f"fields {self.fields}"] if self.fields is not None else []
+        return " ".join([*said, *([f"decode={self.decode}"] if self.decode is not None else [])])
+
+
+def _decoded(value: bytes, extension: str, path: str, key: str) -> Any:
+    decode = decoder_of(extension)
+    if decode is None:
+        return value
+    try:
+        return decode(value)
+    except ValueError as exc:
+        raise ReadError(
+            f"{path}: the field {extension!r} of sample {key!r} cannot be decoded: {exc}; decode=False gives "
+            "its bytes"
+        ) from exc
+
+
+def _restored(members: dict[str, bytes], path: str, key: str, given: bool) -> Any:
+    """The sample tree of an archive that penstock wrote."""
+    try:
+        sample = restored(members)
+    except (ValueError, KeyError) as exc:
+        raise ReadError(f"{path}: the sample {key!r} cannot be read: {exc}; the file is damaged") from exc
+    return {"__key__": key, **sample} if given else sample
+
+
+class _TarShard(Shard):
+    """One plain archive and its index."""
+
+    def __init__(self, path: str, options: Options, layout: Layout, where: Where) -> None:
+        super().__init__(path, options)
+        self.layout = layout
+        arrays = index_of(self.file, KIND, build_index, where)
+        self.first: NDArray[np.int64] = arrays["first"]
+        self.at: NDArray[np.int64] = arrays["at"]
+        self.sizes: NDArray[np.int64] = arrays["size"]
+        self.field_ids: NDArray[np.int32] = arrays["field"]
+        self.keys = arrays["keys"].data
+        self.key_at: NDArray[np.int64] = arrays["key_at"]
+        self.extensions = [_text(one) for one in unpacked(arrays["fields"], arrays["field_at"])]
+        tree = bytes(arrays["tree"])
+        self.tree = bool(tree) and layout.decode is None
+        self.given_keys = tree == TREE + b"given"
+        if not len(self):
+            raise ReadError(f"{path}: no member of this archive is named like a sample's field, as 0001.jpg is")
+        self.names = [layout.name_of(extension) for extension in self.extensions]
+        self.wanted = None if all(self.names) else np.array([name is not None for name in self.names])
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def name(self, number: int) -> str:
+        return self._keys([number])[0]
+
+    def _keys(self, numbers: Any) -> list[str]:
+        places = np.asarray(numbers, dtype=np.int64)
+        return [
+            str(self.keys[start:stop], "utf-8", "surrogateescape")
+            for start, stop in zip(self.key_at[places].tolist(), self.key_at[places + 1].tolist(), strict=True)
+        ]
+
+    def read(self, numbers: Indices) -> list[Any]:
+        self.check()
+        members, counts = self._members(np.asarray(numbers, dtype=np.int64))
+        pieces = read_pieces(self.file, self.at[members].tolist(), self.sizes[members].tolist())
+        fields = self.field_ids[members].tolist()
+        out: list[Any] = []
+        start = 0
+        make = self._tree if self.tree else self._sample
+        for key, count in zip(self._keys(numbers), counts.tolist(), strict=True):
+            stop = start + count
+            out.append(make(key, fields[start:stop], pieces[start:stop]))
+            start = stop
+        return out
+
+    def _members(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The wanted members of these samples, and how many each sample has."""
+        first = self.first[numbers]
+        counts = self.first[numbers + 1] - first
+        total = int(counts.sum())
+        ends = np.cumsum(counts)
+        members = np.arange(total) + np.repeat(first - (ends - counts), counts)
+        if self.wanted is None or self.tree:
+            return members, counts
+        keep = self.wanted[self.field_ids[members]]
+        owner = np.repeat(np.arange(len(numbers)), counts)
+        return members[keep], np.bincount(owner[keep], minlength=len(numbers))
+
+    def _sample(self, key: str, fields: list[int], pieces: list[bytes]) -> dict[str, Any]:
+        names, layout = self.names, self.layout
+        if layout.decode:
+            path, extensions = self.file.path, self.extensions
+            found: dict[Any, Any] = {
+                names[one]: _decoded(piece, extensions[one], path, key)
+                for one, piece in zip(fields, pieces, strict=True)
+            }
+        else:
+            found = {names[one]: piece for one, piece in zip(fields, pieces, strict=True)}
+        return {"__key__": key, **layout.checked(found, self.file.path, key)}
+
+    def _tree(self, key: str, fields: list[int], pieces: list[bytes]) -> Any:
+        members = {self.extensions[one]: piece for one, piece in zip(fields, pieces, strict=True)}
+        sample = _restored(members, self.file.path, key, self.given_keys)
+        if self.layout.needed:
+            return self.layout.checked(sample, self.file.path, key)
+        return sample
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+class TarSource(ShardSource):
+    """Samples of plain archives, in any order."""
+
+    verb = "from_tar"
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        layout: Layout,
+        indices: Iterable[int] | None = None,
+        where: Where = None,
+        on_error: str = "raise",
+        options: Options = None,
+    ) -> None:
+        self.layout = layout
+        self.where = where
+        super().__init__(paths, indices, on_error, options)
+
+    def _opened(self, path: str) -> _TarShard:
+        return _TarShard(path, self.options, self.layout, self.where)
+
+    @property
+    def _reading(self) -> str:
+        return self.layout.told()
+
+
+class TarStream(StreamSource):
+    """Samples of compressed archives, read forward."""
+
+    verb = "from_tar"
+
+    def __init__(self, paths: Sequence[str], layout: Layout, most: int, options: Options = None) -> None:
+        self.paths = list(paths)
+        self.layout = layout
+        self.most = most
+        self.options = options
+
+    @property
+    def label(self) -> str:
+        return files_label(self.verb, self.paths)
+
+    @property
+    def content(self) -> str:
+        return self.layout.told()
+
+    def shards(self) -> Sequence[str]:
+        return self.paths
+
+    def open(self, shard: str, skip: int) -> Iterator[Any]:
+        layout = self.layout
+        tree_wanted = layout.decode is None
+
+        def wanted(extension: bytes, tree: bytes) -> bool:
+            return bool(tree and tree_wanted) or layout.name_of(_text(extension)) is not None
+
+        with decompressed(shard, self.options) as stream:
+            for found in samples(shard, stream, skip, self.most, wanted):
+                key = _text(found.key)
+                fields = {_text(name): data for name, data in found.fields.items()}
+                if found.tree and tree_wanted:
+                    sample = _restored(fields, shard, key, found.tree == TREE + b"given")
+                    yield layout.checked(sample, shard, key) if layout.needed else sample
+                else:
+                    yield self._sample(fields, shard, key)
+
+    def _sample(self, fields: dict[str, bytes], path: str, key: str) -> dict[str, Any]:
+        layout = self.layout
+        sample: dict[str, Any] = {}
+        for extension, data in fields.items():
+            name = layout.name_of(extension)
+            if name is not None:
+                sample[name] = _decoded(data, extension, path, key) if layout.decode else data
+        return {"__key__": key, **layout.checked(sample, path, key)}
