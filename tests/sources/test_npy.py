@@ -151,7 +151,8 @@ def test_files_cut_short_anywhere_are_errors_with_their_name(tmp_path):
 
 
 @for_each("header", [
-    b"{'descr': '<i8', 'fortran_order': False, 'shape': (99999999999, 9999999), }", b"{'descr': '<i8'}", b"nonsense",
+    b"{'descr': '<i8', 'fortran_order': False, 'shape': (99999999999, 9999999), }",
+    b"{'descr': '<i8'}", b"nonsense",
     b"{'descr': '<i8', 'fortran_order': False, 'shape': (-1,), }", b"__import__('os').system('touch sprung')",
     b"{'descr': '<i8', 'fortran_order': False, 'shape': (), }",
 ])  # fmt: skip
