@@ -572,6 +572,9 @@ BROKEN: dict[str, Design] = {
         Step("interleave", 4, size=6),
         parts=(a("sequence", 12),),
     ),
+    "law 2: the turn of a sample in a window went by what else was in the block": a(
+        "iterable", 29, Step("pack", 2, size=13), Step("window", 3, size=5)
+    ),
     "law 3: batches that workers make in a stage without order": a(
         "sequence", 20, Step("batch", 2, size=2), Step("filter", 3, workers=2, ordered=False)
     ),

@@ -147,8 +147,8 @@ class AsDone(Outlet):
 
     What leaves first may have been issued last, so every chunk carries what of the others has left before it.
 
-    What was lost before the inputs of a ticket is none of them, so it is not owed while they are. It leaves with the
-    first chunk that makes all after it count as begun: one of its own ticket, or of a later one.
+    What was lost before the inputs of a ticket is none of them, so it is not owed while they are. It leaves with
+    the first chunk that makes all after it count as begun: one of its own ticket, or of a later one.
     """
 
     def __init__(self, depth: int = 0, unit: int = 0) -> None:
