@@ -199,6 +199,11 @@ def test_a_batch_whose_later_ops_count_is_not_hopeful():
     assert not any(stage.hopeful for stage in plan_of(ps.zip(S.map(f).batch(2), S)).stages)
 
 
+def test_a_batch_whose_later_ops_do_not_keep_the_order_is_not_hopeful():
+    for later in (S.map(f).batch(2).map(f, ordered=False), S.map(f).batch(2).map(f, ordered=False, workers=3)):
+        assert not any(stage.hopeful for stage in plan_of(later).stages)
+
+
 def test_a_batch_of_real_arrays_is_one_read_unless_a_function_sees_the_rows():
     assert plan_of(ARRAYS.batch(2)).root.block_read
     assert plan_of(ARRAYS.shuffle().batch(2)).root.block_read

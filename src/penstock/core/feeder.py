@@ -38,6 +38,8 @@ class Feeder(Queue):
 
     def __init__(self, upstream: Upstream, **known: Any) -> None:
         super().__init__(**known)
+        #: whether the upstream keeps the order
+        self._keeps_order = self.ordered
         self.upstream = upstream
         #: where the upstream was started, until something of it is taken
         self.begun: Start = BEGINNING
@@ -87,6 +89,8 @@ class Feeder(Queue):
         self._redo_keys = {key_of(place) for place in redo.places}
         self._owed_keys = {*redo.held, *map(key_of, opened_in(start.front))}
         self.settled = not self._awaited and not self._passes
+        # What several ranks had begun may come from its middle on, anywhere among the first samples.
+        self.ordered = self._keeps_order and all(one.after is None for one in start.held[1:])
         self.upstream.start(epoch, start)
 
     def cursor(self) -> Cursor | None:
@@ -112,7 +116,10 @@ class Feeder(Queue):
                 self.settled = True
             return Chunk([], ())
         if not self.settled:
+            # What comes after all that is made again: nothing more of that will come.
+            settled = not chunk.redo and len(chunk.samples) > 0 and not self._passes
             chunk = self._sought_out(chunk)
+            self.settled = settled
         self.add_chunk(chunk)
         self.failure = chunk.failure
         self.come += len(chunk.samples)
@@ -141,9 +148,7 @@ class Feeder(Queue):
                 given = seekers is not None and seekers.give(of, steps, place, sample, loss)
                 # What is lost behind all that was wanted of an input concerns nobody, unless more of that is owed.
                 return given or (loss is not None and key not in self._owed_keys)
-        # What comes after all that is made again: nothing more of that will come.
-        self.settled = not self._passes
-        return False
+        return False  # it comes after all that is made again, or is a loss that has passed a joint
 
 
 def _unchanged(loss: Loss) -> Loss:

@@ -17,11 +17,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import ClassVar
 
-from penstock.program.chunk import Chunk, Ticket
+from penstock.program.chunk import Chunk, Loss, Ticket
 from penstock.provenance import Place
 from penstock.resume.cursor import Unordered
 
 __all__ = ["AsDone", "InOrder", "Outlet"]
+
+#: the ticket of a chunk that has none
+_NONE = -1
 
 
 class Outlet(ABC):
@@ -144,11 +147,16 @@ class AsDone(Outlet):
     """First come, first served; but what is made again after a resume comes in its order, before all else.
 
     What leaves first may have been issued last, so every chunk carries what of the others has left before it.
+
+    What was lost before the inputs of a ticket is none of them, so it is not owed while they are. It leaves with
+    the first chunk that makes all after it count as begun: one of its own ticket, or of a later one.
     """
 
-    def __init__(self, depth: int = 0) -> None:
+    def __init__(self, depth: int = 0, unit: int = 0) -> None:
         super().__init__()
         self._depth = depth
+        #: positions of a batch, where workers make them; 0 elsewhere
+        self._unit = unit
         self._done: set[int] = set()
         self._next = 0
         #: tickets of which not all has left
@@ -161,6 +169,8 @@ class AsDone(Outlet):
         #: tickets that make something again and are not done, in their order, and what waits for them
         self._redo: deque[int] = deque()
         self._waiting: dict[int, list[Chunk]] = {}
+        #: what was lost before the inputs of tickets, and has not left
+        self._lost: dict[int, list[Loss]] = {}
 
     @property
     def head(self) -> int:
@@ -171,9 +181,25 @@ class AsDone(Outlet):
         if ticket.redo:
             self._redo.append(number)
         if ticket.losses:
-            # What was lost before its inputs is none of them, so it is not owed while they are: it leaves first.
-            losses, ticket.losses = [loss._replace(before=0) for loss in ticket.losses], []
-            self.put(number, Chunk([], (), None, losses))
+            self._lost[number], ticket.losses = ticket.losses, []
+            self._let_out_lost()
+
+    def _let_out_lost(self) -> None:
+        """Let out what was lost, if no ticket before it has anything left: no chunk would take it along."""
+        losses = self._lost_before(self._first_open) if self._lost else []
+        if losses:
+            self.held += 1
+            self._let_out(_NONE, Chunk([], (), None, losses))
+
+    def _lost_before(self, stop: int, before: int = 0) -> list[Loss]:
+        """Remove and return what was lost before the inputs of all tickets before `stop`."""
+        numbers = [number for number in self._lost if number < stop]
+        return [loss._replace(before=before) for number in numbers for loss in self._lost.pop(number)]
+
+    @property
+    def _first_open(self) -> int:
+        """The first ticket with inputs of which not all has left."""
+        return next((number for number, one in self._open.items() if one.ticket.count), 1 << 60)
 
     def put(self, number: int, chunk: Chunk) -> None:
         self.held += 1
@@ -187,7 +213,8 @@ class AsDone(Outlet):
         self._release(chunk)
         if len(self.ready) > before:
             self._tickets.append(number)
-            self._open[number].here += 1
+            if number != _NONE:
+                self._open[number].here += 1
 
     def done(self, number: int) -> None:
         self._done.add(number)
@@ -200,6 +227,7 @@ class AsDone(Outlet):
         self._let_out_waiting()
         if leaving is not None and not leaving.here and number not in self._waiting:
             self._left(number, leaving)
+            self._let_out_lost()
 
     def _let_out_waiting(self) -> None:
         """Whatever waited for something that was made again, and no longer has to."""
@@ -225,6 +253,8 @@ class AsDone(Outlet):
         if chunk is None:
             return None
         number = self._tickets.popleft()
+        if number == _NONE:
+            return chunk
         own = self._open[number]
         own.here -= 1
         if own.done and not own.here:
@@ -232,15 +262,23 @@ class AsDone(Outlet):
         if own.ticket.count:
             if number > self._high:
                 self._high, self._high_ticket = number, own.ticket
-            others = tuple(
-                (one.ticket.inputs, one.last)
-                for other, one in self._open.items()
-                if other != number and other <= self._high and one.ticket.count
-            )
-            chunk.origin = Unordered(own.ticket.inputs, others, self._high_ticket, self._depth)
+            if not own.ticket.redo:  # those leave in their order: what is owed after them is known as it was saved
+                chunk.origin = self._origin(number, own)
             if chunk.samples:
                 own.last = chunk.places[-1]
+        if self._lost:
+            first = self._lost_before(self._high + 1 if chunk.failure is None else 1 << 60)
+            behind = self._lost_before(self._first_open, len(chunk.samples))
+            chunk.losses = [*first, *chunk.losses, *behind]
         return chunk
+
+    def _origin(self, number: int, own: _Leaving) -> Unordered:
+        others = tuple(
+            (one.ticket.inputs, one.last)
+            for other, one in self._open.items()
+            if other != number and other <= self._high and one.ticket.count
+        )
+        return Unordered(own.ticket.inputs, others, self._high_ticket, self._depth, self._unit)
 
 
 class _Leaving:

@@ -64,7 +64,7 @@ class StageRun:
                 first = resumed.redo.places[: resumed.redo.first]
                 self.outlet.resume(first, resumed.opened, resumed.slots, resumed.redo.owed)
         else:
-            self.outlet = InOrder() if stage.ordered else AsDone(stage.expands)
+            self.outlet = InOrder() if stage.ordered else AsDone(stage.expands, stage.unit if stage.groups else 0)
         self.cancelled = False
         self.issued = 0
         self.open = 0

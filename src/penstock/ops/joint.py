@@ -47,8 +47,9 @@ class Input(Protocol):
     length: Length
     #: whatever the joint notes of the upstream, saved with it between two epochs: plain data for JSON
     note: Any
-    #: how many ops since the feed before this joint have made several samples of one; whether the order is kept
+    #: how many ops since the feed before this joint have made several samples of one
     depth: int
+    #: all that was made of an input comes at once, from the first on; but for the first input after a resume
     ordered: bool
 
     @property

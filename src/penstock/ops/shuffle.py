@@ -155,7 +155,10 @@ class _Window(Joint):
         counters = [counter(place) for place in places]
         roots = np.array([position for position, _ in counters], dtype=np.int64)
         ways = np.array([way & 0x7FFFFFFFFFFFFFFF for _, way in counters], dtype=np.int64)
-        keys = hashed(roots if not ways.any() else roots ^ hashed(ways, self._key >> 1).astype(np.int64), self._key)
+        if ways.any():
+            # One by one: what else is in the block has no say in the turn of a sample.
+            roots = np.where(ways != 0, roots ^ hashed(ways, self._key >> 1).astype(np.int64), roots)
+        keys = hashed(roots, self._key)
         return [(int(key), *one) for key, one in zip(keys.tolist(), counters, strict=True)]
 
     def needs(self, inputs: Sequence[Input]) -> int:

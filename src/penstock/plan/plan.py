@@ -125,6 +125,11 @@ class Stage:
         return sum(step.op.effect is Effect.EXPANDS for step in self.steps)
 
     @property
+    def groups(self) -> bool:
+        """Whether its workers make the batches, of positions of an indexed source."""
+        return isinstance(self.feed, Indexed) and any(step.op.effect is Effect.REGROUPS for step in self.steps)
+
+    @property
     def depth(self) -> int:
         """The same for all ops since the source or joint that its samples come from."""
         feed = self.feed

@@ -353,6 +353,8 @@ class _Maker:
                 return "its pipeline is part of another, and a function may skip a sample"
             if any(step.op.joined for step in later):
                 return "a later op counts what is delivered, and a function may skip a sample"
+            if not all(step.op.ordered for step in later):
+                return "a later op does not keep the order, and a function may skip a sample"
         return None
 
     def _with_step(self, draft: Draft, step: Step, place: tuple[Site, int]) -> Draft:

@@ -126,10 +126,15 @@ class FromRedo:
 class Unordered:
     """The origin of a chunk of a stage that does not keep the order: what of other tickets left before it."""
 
-    __slots__ = ("_depth", "_high", "_inputs", "_others")
+    __slots__ = ("_depth", "_high", "_inputs", "_others", "_unit")
 
     def __init__(
-        self, inputs: Sequence[Place], others: Sequence[tuple[Sequence[Place], Place]], high: Any, depth: int
+        self,
+        inputs: Sequence[Place],
+        others: Sequence[tuple[Sequence[Place], Place]],
+        high: Any,
+        depth: int,
+        unit: int = 0,
     ) -> None:
         self._inputs = inputs
         #: the inputs of tickets of which not all has left, and the last sample that has
@@ -137,9 +142,11 @@ class Unordered:
         #: the last ticket of which something has left
         self._high = high
         self._depth = depth
+        #: so many positions are one input, where workers make the batches; 0 elsewhere
+        self._unit = unit
 
     def cursor(self, place: Place) -> Cursor:
-        base: Cursor = self._high.origin.behind(self._high.inputs[-1])
+        base: Cursor = self._high.origin.behind(self._grouped(self._high.inputs)[-1])
         owed = [*self._rest(self._inputs, place)]
         for inputs, last in self._others:
             owed += self._rest(inputs, last)
@@ -150,6 +157,7 @@ class Unordered:
 
     def _rest(self, inputs: Sequence[Place], last: Place) -> list[Held]:
         """What is owed of a ticket of which the sample at `last` was the last to leave."""
+        inputs = self._grouped(inputs)
         if last is None:
             return [Held(place) for place in inputs]
         of = key_of(input_of(last, self._depth))
@@ -158,3 +166,8 @@ class Unordered:
         if self._depth:
             rest.insert(0, Held(inputs[number], steps_from(last, self._depth)))
         return rest
+
+    def _grouped(self, inputs: Sequence[Place]) -> Sequence[Place]:
+        """The inputs of a ticket, as its batches where the worker makes them."""
+        unit = self._unit
+        return [inputs[first : first + unit] for first in range(0, len(inputs), unit)] if unit else inputs
