@@ -4,6 +4,7 @@ A failure of a random run (`make fuzz`, `make soak`) is kept in a file, with the
 """
 
 import gc
+import os
 import re
 import signal
 import sys
@@ -13,11 +14,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests import nursery
 from tests.random_examples import KEPT, SEED, TIMES
 
 from penstock.executors import servers
 from penstock.executors.startup import keep_warm
 from penstock.testing.leaks import leaks_since, snapshot
+
+# Two threads of a library for linear algebra, started anew in each of hundreds of processes, are a third of the
+# CPU that the import of numpy takes. Nothing here multiplies large matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _failed = pytest.StashKey[bool]()
 
@@ -89,6 +95,7 @@ def warm_processes(request: pytest.FixtureRequest) -> None:
 
 def pytest_sessionfinish() -> None:
     _warm.close()
+    nursery.stop()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -117,6 +124,7 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     layout = getattr(request.node, "callspec", None) and request.node.callspec.params.get("layout")
     if getattr(layout, "processes", False):
         request.getfixturevalue("warm_processes")
+    nursery.start()
     # Autouse comes first and so is torn down last: what a test's own fixtures close is closed by then.
     before = snapshot()
     yield

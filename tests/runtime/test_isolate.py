@@ -636,7 +636,7 @@ CTRL_C_TWICE = """
 
 
 def pressed_twice(first_s, second_s):
-    with script(CTRL_C_TWICE) as running:
+    with script(CTRL_C_TWICE, server=False) as running:  # it counts descriptors
         assert running.line() == "ready"
         for wait_s in (first_s, second_s):
             time.sleep(wait_s)
