@@ -21,6 +21,7 @@ import os
 import pickle
 import pkgutil
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -48,19 +49,31 @@ _WORD = struct.Struct("<q")
 
 
 class Forked:
-    """A running script. What it writes to standard error goes to a file, so that nobody need read it meanwhile."""
+    """A running script. What it writes to standard error goes to a file, so that nobody need read it meanwhile.
 
-    def __init__(self, code: str, *args: Any, server: bool = True, cwd: Path = ROOT, **env: str) -> None:
-        """With `server`, a fork server waits to be used; it is one process and one descriptor of the script."""
+    In a `terminal`, the descriptor of one, all its streams are that. With `server`, a fork server waits to be used;
+    it is one process and one descriptor of the script.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        *args: Any,
+        server: bool = True,
+        cwd: Path = ROOT,
+        env: Mapping[str, str] = os.environ,
+        terminal: int | None = None,
+    ) -> None:
         self.returncode: int | None = None
         self._said = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         theirs, self._in = os.pipe()
         self._out, out = os.pipe()
         self._word, word = os.pipe()
-        order = pickle.dumps((code, [str(arg) for arg in args], server, str(cwd), os.environ | env))
+        streams = [theirs, out, self._errors.fileno()] if terminal is None else [terminal] * 3
+        order = pickle.dumps((code, [str(arg) for arg in args], server, str(cwd), dict(env)))
         try:
-            socket.send_fds(_control(), [order], [theirs, out, self._errors.fileno(), word])
+            socket.send_fds(_control(), [order], [*streams, word])
         finally:
             for fd in (theirs, out, word):
                 os.close(fd)
@@ -95,6 +108,13 @@ class Forked:
             self.returncode = os.waitstatus_to_exitcode(*_WORD.unpack(word))
         return self.returncode
 
+    def kill(self) -> None:
+        """End it, and wait for that; it may have ended."""
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.wait(60)
+
     def close(self) -> None:
         for fd in (self._in, self._out, self._word):
             os.close(fd)
@@ -120,6 +140,16 @@ def _control() -> socket.socket:
     nursery.returncode = 0  # it ends by itself: nobody waits
     theirs.close()
     return ours
+
+
+def run(code: str, *args: Any, timeout_s: float = 150, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a script to its end. The options are those of `Forked`."""
+    running = Forked(code, *args, **options)
+    try:
+        return subprocess.CompletedProcess(code, *running.ended(timeout_s))
+    finally:
+        running.kill()
+        running.close()
 
 
 def start() -> None:
@@ -200,7 +230,7 @@ def _run(
     os.environ.clear()
     os.environ.update(env)
     np.random.seed()
-    _open_streams()
+    _open_streams(env.get("PYTHONIOENCODING"))
     sys.argv = ["-c", *args]
     sys.modules["__main__"] = main = ModuleType("__main__")
     sys.excepthook = _hook
@@ -209,11 +239,13 @@ def _run(
     _execute(code, main.__dict__)
 
 
-def _open_streams() -> None:
+def _open_streams(encoding: str | None) -> None:
     """Anew, since those of the nursery remember what it had there."""
-    sys.stdin = sys.__stdin__ = _stream(0, "r")  # type: ignore[misc]
-    sys.stdout = sys.__stdout__ = _stream(1, "w", buffering=1)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _stream(2, "w", buffering=1, errors="backslashreplace")  # type: ignore[misc]
+    sys.stdin = sys.__stdin__ = _stream(0, "r", encoding=encoding)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = _stream(1, "w", encoding=encoding, buffering=1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _stream(  # type: ignore[misc]
+        2, "w", encoding=encoding, buffering=1, errors="backslashreplace"
+    )
 
 
 def _stream(fd: int, mode: str, **options: Any) -> Any:

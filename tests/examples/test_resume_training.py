@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests import nursery
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resume_training.py"
 #: the supervisors; each starts one process after the other
@@ -87,7 +88,7 @@ import os, pathlib, signal, resume_training
 os.{call} = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 resume_training.train(pathlib.Path({str(tmp_path)!r}), {STEPS}, lambda line: None)
 """
-    ended = subprocess.run([sys.executable, "-c", program], cwd=EXAMPLE.parent)
+    ended = nursery.run(program, cwd=EXAMPLE.parent)
     assert ended.returncode == -signal.SIGKILL
     assert (checkpoint(tmp_path)["step"], checkpoint(tmp_path)["weights"]) == (example.SAVE_EVERY, kept)
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.nursery import Forked
-from tests.runtime.process_helpers import kill
+from tests import nursery
 
 import penstock as ps
 from penstock.plan.rules import Options, make_plan
@@ -125,13 +124,7 @@ def in_thread(fn: Callable[[], Any]) -> Any:
 
 def run_script(code: str, *args: Any, timeout_s: float = SOON_S) -> subprocess.CompletedProcess[str]:
     """A script in a process of its own, where warnings are errors."""
-    running = Forked(textwrap.dedent(code), *args, server=False)
-    try:
-        return subprocess.CompletedProcess(code, *running.ended(timeout_s))
-    finally:
-        kill(running.pid)
-        running.wait(SOON_S)
-        running.close()
+    return nursery.run(textwrap.dedent(code), *args, timeout_s=timeout_s, server=False)
 
 
 def plan_of(pipeline: Any, **options: Any) -> Any:

@@ -153,7 +153,9 @@ class Script:
 
         from tests.nursery import Forked
 
-        self.process = Forked(textwrap.dedent(code), *args, server=server, PYTHONUNBUFFERED="1")
+        self.process = Forked(
+            textwrap.dedent(code), *args, server=server, env=os.environ | {"PYTHONUNBUFFERED": "1"}
+        )
         self.pid = self.process.pid
 
     def line(self) -> str:
