@@ -3,8 +3,13 @@
 A failure of a random run (`make fuzz`, `make soak`) is kept in a file, with the command that runs it again.
 """
 
-import gc
 import os
+
+# Before numpy is imported. Its library for linear algebra would start threads in each of hundreds of processes: a
+# third of the CPU that the import takes. Nothing here multiplies large matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import gc
 import re
 import signal
 import sys
@@ -20,10 +25,6 @@ from tests.random_examples import KEPT, SEED, TIMES
 from penstock.executors import servers
 from penstock.executors.startup import keep_warm
 from penstock.testing.leaks import leaks_since, snapshot
-
-# Two threads of a library for linear algebra, started anew in each of hundreds of processes, are a third of the
-# CPU that the import of numpy takes. Nothing here multiplies large matrices.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _failed = pytest.StashKey[bool]()
 
