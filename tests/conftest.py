@@ -24,12 +24,22 @@ from tests.random_examples import KEPT, SEED, TIMES
 
 from penstock.executors import servers
 from penstock.executors.startup import keep_warm
+from penstock.testing import ops as checked_ops
+from penstock.testing import sources as checked_sources
+from penstock.testing.layouts import Layout
 from penstock.testing.leaks import leaks_since, snapshot
 
 _failed = pytest.StashKey[bool]()
 
 #: What test modules import, and with them the workers that take functions from there.
 PRELOAD = ("pytest", "hypothesis.strategies", "hypothesis", "penstock", "penstock.testing", "tests.helpers")
+
+FEW_LAYOUTS = (
+    Layout("thread", 1),
+    Layout("thread", 7, memory=1),
+    Layout("thread", 3, keep=3),
+    Layout("thread", 3, order=1),
+)
 
 #: imports that are worth a `gc.freeze`
 _MANY_MODULES = 100
@@ -118,6 +128,20 @@ def _freeze_imported() -> None:
         _modules_seen = len(sys.modules)
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _check_on_few_layouts() -> Iterator[None]:
+    """The published checks try a layout of each kind in `make test`, and resume at few places; in random runs, all.
+
+    One check of an op and one of a source ask for all layouts: see tests/testing.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if SEED is None:
+            patch.setattr(checked_ops, "LAYOUTS", FEW_LAYOUTS)
+            patch.setattr(checked_sources, "LAYOUTS", FEW_LAYOUTS)
+            patch.setattr(checked_ops, "_PLACES", 3)
+        yield
 
 
 @pytest.fixture(autouse=True)
