@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from tests import nursery
+from tests.helpers import POOL, start_pool
 from tests.random_examples import KEPT, SEED, TIMES
 
 from penstock.executors import servers
@@ -73,7 +74,7 @@ def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 class _WarmServer:
-    """One server for all test modules in a row that ask for one and need the same."""
+    """One server, and one pool of two processes, for all test modules in a row that need the same."""
 
     def __init__(self) -> None:
         self.preload: tuple[str, ...] = ()
@@ -89,6 +90,7 @@ class _WarmServer:
 
     def close(self) -> None:
         self.preload = ()
+        POOL.close()
         self.kept.close()
 
 
@@ -102,6 +104,12 @@ def warm_processes(request: pytest.FixtureRequest) -> None:
     A module whose functions need more than others (torch) names it in a tuple `PRELOAD` of its own.
     """
     _warm.start((*PRELOAD, *getattr(request.module, "PRELOAD", ())))
+
+
+@pytest.fixture(scope="module")
+def warm_pool(warm_processes: None) -> None:
+    """Have the processes run that all tests of layouts share."""
+    start_pool()
 
 
 def pytest_sessionfinish() -> None:
@@ -148,7 +156,7 @@ def _check_on_few_layouts() -> Iterator[None]:
 def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     layout = getattr(request.node, "callspec", None) and request.node.callspec.params.get("layout")
     if getattr(layout, "processes", False):
-        request.getfixturevalue("warm_processes")
+        request.getfixturevalue("warm_pool")
     nursery.start()
     # Autouse comes first and so is torn down last: what a test's own fixtures close is closed by then.
     before = snapshot()

@@ -40,7 +40,7 @@ def examples(count: int, shrink: bool = True) -> Callable[[Any], Any]:
 
 
 def some_of(values: Sequence[Any], count: int) -> Any:
-    """A strategy for the values that one example goes through: so many of them in `make test`, in random runs all."""
+    """A strategy for the values that one example goes through: so many in `make test`, all in random runs."""
     from hypothesis import strategies as st
 
     return st.just(list(values)) if SEED is not None else st.permutations(values).map(lambda order: order[:count])

@@ -102,9 +102,13 @@ def state(pid: int) -> str:
     return ""
 
 
+#: worker processes that tests of layouts share: no test may kill them
+IN_POOL: set[int] = set()
+
+
 def workers() -> list[int]:
-    """The processes that fork servers and templates of this process have forked."""
-    known = set(templates())
+    """The processes that fork servers and templates of this process have forked, but those of `IN_POOL`."""
+    known = {*templates(), *IN_POOL}
     forked = [pid for server in children() for pid in children(server)]
     return [pid for pid in forked if pid not in known] + [pid for one in known for pid in children(one)]
 
