@@ -430,7 +430,7 @@ def test_global_draws_are_the_same_for_any_layout(layout):
     assert len({value for pair in first + second for value in pair}) == 240
 
 
-@with_layouts(INLINE, TWO_PROCESSES)
+@with_layouts(INLINE, BACKGROUND)
 def test_all_three_global_generators_are_seeded_per_sample(layout):
     torch = pytest.importorskip("torch")
 
@@ -440,8 +440,7 @@ def test_all_three_global_generators_are_seeded_per_sample(layout):
     pipeline = ps.from_sequence(range(30)).map(three, rng="global", **layout.place)
     samples = layout.run(pipeline)
     assert len({value for three in samples for value in three}) == 90
-    if not layout.processes:
-        assert pipeline.peek(index=17) == [samples[17]]
+    assert pipeline.peek(index=17) == [samples[17]]
 
 
 def test_the_second_global_draw_of_a_sample_is_not_its_first():
