@@ -28,7 +28,7 @@ from penstock.executors import servers
 from penstock.executors.startup import keep_warm
 from penstock.testing import ops as checked_ops
 from penstock.testing import sources as checked_sources
-from penstock.testing.layouts import Layout
+from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, Layout
 from penstock.testing.leaks import leaks_since, snapshot
 
 _failed = pytest.StashKey[bool]()
@@ -159,6 +159,8 @@ def _check_on_few_layouts() -> Iterator[None]:
         if SEED is None:
             patch.setattr(checked_ops, "LAYOUTS", FEW_LAYOUTS)
             patch.setattr(checked_sources, "LAYOUTS", FEW_LAYOUTS)
+            patch.setattr(checked_ops, "FEW_PROCESS_LAYOUTS", FEW_PROCESS_LAYOUTS[:1])
+            patch.setattr(checked_sources, "FEW_PROCESS_LAYOUTS", FEW_PROCESS_LAYOUTS[:1])
             patch.setattr(checked_ops, "_PLACES", 3)
         yield
 

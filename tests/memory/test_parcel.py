@@ -149,7 +149,7 @@ def test_what_is_written_stays_with_the_writer():
 
 
 def test_a_parcel_of_many_arrays_has_one_descriptor():
-    arrays = [np.full(LARGE, n % 251, np.uint8) for n in range(300)]
+    arrays = [np.full(LARGE, n % 251, np.uint8) for n in range(60)]
     before = len(os.listdir("/proc/self/fd"))
     parcel = pack(arrays, "the program")
     assert len(os.listdir("/proc/self/fd")) == before + 1
@@ -460,7 +460,7 @@ def own_kb():
 
 
 def test_a_worker_has_no_copy_of_an_array_but_of_the_pages_it_writes_to():
-    array = np.ones(64 * LARGE, np.uint8)
+    array = np.ones(16 * LARGE, np.uint8)
 
     def check():
         figures = [int(array.sum()), own_kb()]
@@ -469,7 +469,7 @@ def test_a_worker_has_no_copy_of_an_array_but_of_the_pages_it_writes_to():
 
     with Worker() as worker:
         read, before, after, left = worker.call(check)
-    assert (read, left) == (64 * LARGE, 64 * LARGE - 10 * 4096)
+    assert (read, left) == (16 * LARGE, 16 * LARGE - 10 * 4096)
     assert before == 0
     assert after == 40
     assert array.all()
@@ -823,7 +823,7 @@ def test_running_out_of_memory_is_not_the_users_mistake():
 
 
 def test_a_large_program_warns_and_names_what_makes_it_large():
-    vocabulary = {f"word {n}": n for n in range(600_000)}
+    vocabulary = {f"{n:0100d}": n for n in range(110_000)}
     fn = by_value(helper)
     fn.__globals__.update(LOCK=vocabulary)
     told = (

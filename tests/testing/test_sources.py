@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.sources.source import IndexedSource, StreamSource
 from penstock.testing import check_source
 from penstock.testing import sources as checked
-from penstock.testing.layouts import LAYOUTS
+from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -50,6 +50,7 @@ def test_our_own_sources_pass(source):
 
 def test_a_source_passes_on_all_layouts(monkeypatch):
     monkeypatch.setattr(checked, "LAYOUTS", LAYOUTS)
+    monkeypatch.setattr(checked, "FEW_PROCESS_LAYOUTS", FEW_PROCESS_LAYOUTS)
     check_source(ps.from_arrays(X, np.arange(12), with_index=True))
 
 
