@@ -41,6 +41,7 @@ ROOT = Path(__file__).parents[1]
 _BOOT = "import sys; from tests import nursery; nursery.serve(int(sys.argv[1]))"
 #: of one order: the code, its arguments and the environment
 _MOST_BYTES = 500_000
+_MOST_FDS = 20
 #: how a script ended, as `waitpid` tells it; before that, its pid
 _WORD = struct.Struct("<q")
 
@@ -51,8 +52,9 @@ _WORD = struct.Struct("<q")
 class Forked:
     """A running script. What it writes to standard error goes to a file, so that nobody need read it meanwhile.
 
-    In a `terminal`, the descriptor of one, all its streams are that. With `server`, a fork server waits to be used;
-    it is one process and one descriptor of the script.
+    In a `terminal`, the descriptor of one, all its streams are that. Descriptors that are given as `fds` have other
+    numbers there, which are its last arguments. With `server`, a fork server waits to be used; it is one process
+    and one descriptor of the script.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Forked:
         cwd: Path = ROOT,
         env: Mapping[str, str] = os.environ,
         terminal: int | None = None,
+        fds: Sequence[int] = (),
     ) -> None:
         self.returncode: int | None = None
         self._said = b""
@@ -73,7 +76,7 @@ class Forked:
         streams = [theirs, out, self._errors.fileno()] if terminal is None else [terminal] * 3
         order = pickle.dumps((code, [str(arg) for arg in args], server, str(cwd), dict(env)))
         try:
-            socket.send_fds(_control(), [order], [*streams, word])
+            socket.send_fds(_control(), [order], [word, *streams, *fds])
         finally:
             for fd in (theirs, out, word):
                 os.close(fd)
@@ -182,21 +185,21 @@ def serve(control_fd: int) -> None:
                 os.close(fd)
                 os.close(word)
                 continue
-            order, fds, _, _ = socket.recv_fds(control, _MOST_BYTES, 4)
+            order, fds, _, _ = socket.recv_fds(control, _MOST_BYTES, _MOST_FDS)
             if not order:
                 control.close()
                 return
-            *streams, word = fds
+            word, *theirs = fds
             if (pid := newborn.fork()) == 0:
                 for other in (control_fd, word, *living, *(one for _, one in living.values())):
                     os.close(other)
                 control.detach()
-                _run(streams, *pickle.loads(order))
+                _run(theirs, *pickle.loads(order))
                 return
             _tell(word, pid)
             living[os.pidfd_open(pid)] = pid, word
-            for stream in streams:
-                os.close(stream)
+            for fd in theirs:
+                os.close(fd)
 
 
 def _import_all() -> None:
@@ -217,13 +220,13 @@ def _tell(fd: int, number: int) -> None:
 
 
 def _run(
-    streams: Sequence[int], code: str, args: Sequence[str], server: bool, cwd: str, env: Mapping[str, str]
+    fds: Sequence[int], code: str, args: Sequence[str], server: bool, cwd: str, env: Mapping[str, str]
 ) -> None:
     """Be the script. What it raises ends the interpreter, as it would at the top."""
     import numpy as np
 
     os.setsid()
-    for number, stream in enumerate(streams):
+    for number, stream in enumerate(fds[:3]):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(cwd)
@@ -231,7 +234,7 @@ def _run(
     os.environ.update(env)
     np.random.seed()
     _open_streams(env.get("PYTHONIOENCODING"))
-    sys.argv = ["-c", *args]
+    sys.argv = ["-c", *args, *map(str, fds[3:])]
     sys.modules["__main__"] = main = ModuleType("__main__")
     sys.excepthook = _hook
     if server:

@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from tests.cases import for_each
 from tests.helpers import in_threads
+from tests.memory.parcel_worker import Worker
 from tests.runtime.helpers import SOON_S, run_script
 
 from penstock import PenstockError, PlanError
@@ -390,61 +391,7 @@ def test_a_tensor_on_another_device_is_refused():
         pack({"a": tensor}, "the program")
 
 
-# Other processes. The worker is given functions without arguments, and answers with what they return.
-
-WORKER = """
-import pickle, socket, struct, sys
-import cloudpickle
-from penstock.memory.parcel import unpack
-
-link = socket.socket(fileno=int(sys.argv[1]))
-while True:
-    head, fds, _, _ = socket.recv_fds(link, 8, 8, socket.MSG_CMSG_CLOEXEC)
-    if not head:
-        break
-    (size,) = struct.unpack("q", head)
-    data = b""
-    while len(data) < size:
-        data += link.recv(size - len(data))
-    try:
-        answer = unpack(data, fds)()
-    except Exception as exc:
-        answer = exc
-    answer = cloudpickle.dumps(answer)
-    link.sendall(struct.pack("q", len(answer)) + answer)
-    del answer
-"""
-
-
-class Worker:
-    def __init__(self):
-        self.link, theirs = socket.socketpair()
-        self.link.settimeout(SOON_S)
-        command = [sys.executable, "-c", WORKER, str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
-        theirs.close()
-
-    def call(self, function):
-        """What `function` returns there."""
-        parcel = pack(function, "the program")
-        socket.send_fds(self.link, [parcel.nbytes.to_bytes(8, "little")], [block.fd for block in parcel.blocks])
-        self.link.sendall(parcel.data)
-        return pickle.loads(self._exactly(int.from_bytes(self._exactly(8), "little")))
-
-    def _exactly(self, size):
-        data = b""
-        while len(data) < size:
-            more = self.link.recv(size - len(data))
-            assert more, "the worker has died"
-            data += more
-        return data
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        self.link.close()
-        self.process.wait(SOON_S)
+# Other processes.
 
 
 def own_kb():
@@ -528,7 +475,7 @@ MAIN = """
 import functools, pickle, socket, struct, subprocess, sys
 from dataclasses import dataclass
 import numpy as np
-from tests.memory.test_parcel import Worker
+from tests.memory.parcel_worker import Worker
 
 class Bad(Exception):
     def __init__(self, code, where):
@@ -555,7 +502,7 @@ def local():
     return Local
 
 Local, method = local(), Point.__eq__
-with Worker() as worker:
+with Worker(fork=False) as worker:
     bad, point, made = worker.call(fail), worker.call(lambda: Point(3)), worker.call(lambda: Local(4))
     assert worker.call(lambda: half(3)) == 1.5
 assert type(bad) is Bad and bad.code == 3

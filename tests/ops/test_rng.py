@@ -111,7 +111,7 @@ def test_a_retry_sees_the_same_draws(layout):
 def test_draws_behind_filter_flat_map_window_and_batch_are_the_same_for_any_layout(layout):
     def run(one):
         pipeline = (
-            ps.from_sequence(range(120))
+            ps.from_sequence(range(60))
             .shuffle()
             .map(draw, rng=True, **one.place)
             .filter(lambda s, rng: rng.random() < 0.7, rng=True)
@@ -332,7 +332,7 @@ def test_one_index_alone_is_made_as_its_epoch_makes_it(order, way, again):
         for index, root, sample in pipeline.peek(1000, epoch=epoch):
             whole.setdefault((index, root), []).append(sample)
         standing = [index for index, _, _ in ordered.map(placed, info=True).peek(1000, epoch=epoch)]
-        for index in (0, 3, 7):
+        for index in (0, 7):
             if index not in standing:
                 with pytest.raises(ps.PlanError, match=f"index {index}"):
                     pipeline.peek(index=index, epoch=epoch)

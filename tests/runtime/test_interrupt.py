@@ -13,9 +13,10 @@ from tests.runtime.helpers import SOON_S
 
 import penstock as ps
 
-# The child makes the terminal its own, so that what is typed there is a signal for it.
+# The child makes the terminal its own, so that what is typed there is a signal for it. Warnings are not errors.
 PRELUDE = """
-import asyncio, fcntl, itertools, sys, termios, threading
+import asyncio, fcntl, itertools, sys, termios, threading, warnings
+warnings.simplefilter("default")
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 import penstock as ps
 
