@@ -17,7 +17,7 @@ def for_each(names: str, cases: Iterable[Any]) -> Callable[[F], F]:
     Fixtures are made once for all cases, so a test whose fixtures keep something is better parametrized. The test
     is skipped if all its cases are.
 
-    Cases on worker processes share those of `warm_processes`.
+    Cases on worker processes share those of `warm_pool`.
     """
     arguments = [name.strip() for name in names.split(",")]
     table = [_values(case, len(arguments)) for case in cases]
@@ -44,7 +44,7 @@ def for_each(names: str, cases: Iterable[Any]) -> Callable[[F], F]:
         assert len(left) == len(signature.parameters) - len(arguments), f"{test.__name__} has no {names}"
         all_cases.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
         if any(getattr(value, "processes", False) for values in table for value in values):
-            all_cases = pytest.mark.usefixtures("warm_processes")(all_cases)
+            all_cases = pytest.mark.usefixtures("warm_pool")(all_cases)
         return all_cases  # type: ignore[return-value]
 
     return decorate

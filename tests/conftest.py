@@ -3,7 +3,14 @@
 A failure of a random run (`make fuzz`, `make soak`) is kept in a file, with the command that runs it again.
 """
 
+import os
+
+# Before numpy is imported. Its library for linear algebra would start threads in each of hundreds of processes: a
+# third of the CPU that the import takes. Nothing here multiplies large matrices.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import gc
+import inspect
 import re
 import signal
 import sys
@@ -13,16 +20,28 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests import nursery
+from tests.helpers import POOL, start_pool
 from tests.random_examples import KEPT, SEED, TIMES
 
 from penstock.executors import servers
 from penstock.executors.startup import keep_warm
+from penstock.testing import ops as checked_ops
+from penstock.testing import sources as checked_sources
+from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, Layout
 from penstock.testing.leaks import leaks_since, snapshot
 
 _failed = pytest.StashKey[bool]()
 
 #: What test modules import, and with them the workers that take functions from there.
 PRELOAD = ("pytest", "hypothesis.strategies", "hypothesis", "penstock", "penstock.testing", "tests.helpers")
+
+FEW_LAYOUTS = (
+    Layout("thread", 1),
+    Layout("thread", 7, memory=1),
+    Layout("thread", 3, keep=3),
+    Layout("thread", 3, order=1),
+)
 
 #: imports that are worth a `gc.freeze`
 _MANY_MODULES = 100
@@ -56,7 +75,7 @@ def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 class _WarmServer:
-    """One server for all test modules in a row that ask for one and need the same."""
+    """One server, and one pool of two processes, for all test modules in a row that need the same."""
 
     def __init__(self) -> None:
         self.preload: tuple[str, ...] = ()
@@ -72,6 +91,7 @@ class _WarmServer:
 
     def close(self) -> None:
         self.preload = ()
+        POOL.close()
         self.kept.close()
 
 
@@ -87,8 +107,25 @@ def warm_processes(request: pytest.FixtureRequest) -> None:
     _warm.start((*PRELOAD, *getattr(request.module, "PRELOAD", ())))
 
 
+@pytest.fixture(scope="module")
+def warm_pool(warm_processes: None) -> None:
+    """Have the processes run that all tests of layouts share."""
+    start_pool()
+
+
 def pytest_sessionfinish() -> None:
     _warm.close()
+    nursery.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that import torch first, so that one of two pytest processes runs them all: it takes 2.5 s of CPU."""
+    items.sort(key=lambda item: not _imports_torch(item))
+
+
+def _imports_torch(item: pytest.Item) -> bool:
+    code = getattr(inspect.unwrap(getattr(item, "function", None)), "__code__", None)
+    return code is not None and "importorskip" in code.co_names and "torch" in code.co_consts
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -112,11 +149,28 @@ def _freeze_imported() -> None:
         gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _check_on_few_layouts() -> Iterator[None]:
+    """The published checks try a layout of each kind in `make test`, and resume at few places; in random runs, all.
+
+    One check of an op and one of a source ask for all layouts: see tests/testing.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if SEED is None:
+            patch.setattr(checked_ops, "LAYOUTS", FEW_LAYOUTS)
+            patch.setattr(checked_sources, "LAYOUTS", FEW_LAYOUTS)
+            patch.setattr(checked_ops, "FEW_PROCESS_LAYOUTS", FEW_PROCESS_LAYOUTS[:1])
+            patch.setattr(checked_sources, "FEW_PROCESS_LAYOUTS", FEW_PROCESS_LAYOUTS[:1])
+            patch.setattr(checked_ops, "_PLACES", 3)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     layout = getattr(request.node, "callspec", None) and request.node.callspec.params.get("layout")
     if getattr(layout, "processes", False):
-        request.getfixturevalue("warm_processes")
+        request.getfixturevalue("warm_pool")
+    nursery.start()
     # Autouse comes first and so is torn down last: what a test's own fixtures close is closed by then.
     before = snapshot()
     yield

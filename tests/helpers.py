@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from tests.cases import F, for_each
+from tests.runtime.process_helpers import IN_POOL, workers
 
-from penstock import Pipeline
+from penstock import Pipeline, Processes, from_sequence
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,20 @@ BACKGROUND = Layout("background")
 SEVEN = Layout("7-workers", place={"workers": 7})
 DEFAULTED = Layout("loader-3-workers", loader={"workers": 3})
 ASYNC = Layout("async", place={"workers": 3}, asynchronous=True)
-TWO_PROCESSES = Layout(
-    "2-processes", place={"on": "process", "workers": 2}, loader={"on": "process", "workers": 2}, processes=True
-)
+#: shared by all tests of layouts, since two processes take 50 ms of CPU to start; see `warm_pool`
+POOL = Processes(2)
+TWO_PROCESSES = Layout("2-processes", place={"on": POOL}, loader={"on": POOL}, processes=True)
 DEFAULTED_PROCESSES = Layout("loader-3-processes", loader={"on": "process", "workers": 3}, processes=True)
+
+
+def start_pool() -> None:
+    """Have the processes of `POOL` run, if they do not. `POOL.close()` ends them; they may be started again."""
+    if POOL.live is None:
+        IN_POOL.clear()
+        there = set(workers())
+        assert list(from_sequence(range(100)).map(abs, on=POOL)) == list(range(100))
+        IN_POOL.update(set(workers()) - there)
+
 
 # One of each kind: `penstock.testing.layouts` and test_same_stream.py go through numbers of workers, too.
 THREADS = [INLINE, BACKGROUND, SEVEN, DEFAULTED]

@@ -6,7 +6,7 @@ them, all from one seed, which is printed at the start and with each failure: wi
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,13 @@ def examples(count: int, shrink: bool = True) -> Callable[[Any], Any]:
         suppress_health_check=list(HealthCheck),
     )
     return chosen if SEED is None else lambda test: seed(SEED)(chosen(test))
+
+
+def some_of(values: Sequence[Any], count: int) -> Any:
+    """A strategy for the values that one example goes through: so many in `make test`, all in random runs."""
+    from hypothesis import strategies as st
+
+    return st.just(list(values)) if SEED is not None else st.permutations(values).map(lambda order: order[:count])
 
 
 def seeds(count: int) -> list[int]:

@@ -1,7 +1,6 @@
 """A batch is of one kind, however it was made: by one read of the source, of rows through a map, in a process."""
 
 import numpy as np
-import pytest
 
 import penstock as ps
 from penstock.testing.same import difference
@@ -105,36 +104,3 @@ def test_what_stacks_is_an_array_with_the_values_of_its_rows():
         if not listed and isinstance(column, np.ndarray):
             assert batch.shape == column.shape, name
             assert np.array_equal(batch, np.asarray(column).astype(batch.dtype)), name
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's own, of types on their way in
-def test_tensors_are_of_one_kind_however_they_were_batched():
-    torch = pytest.importorskip("torch")
-    names = ("bool", "uint8", "uint16", "int64", "float16", "bfloat16", "float32", "float8_e5m2", "complex64")
-    with ps.Processes(1) as pool:
-        for name in names:
-            column = torch.arange(2 * N).reshape(N, 2).to(getattr(torch, name))
-            rows = ps.from_arrays({"x": column})
-            ways = {
-                "one read": rows.batch(N),
-                "through a map": rows.map(same).batch(N),
-                "rows of a sequence": ps.from_sequence(list(rows)).batch(N),
-                "in a process": rows.map(same, on=pool).batch(N),
-            }
-            for way, pipeline in ways.items():
-                batch = next(iter(pipeline))["x"]
-                assert (type(batch), batch.dtype, batch.shape) == (torch.Tensor, column.dtype, (N, 2)), (name, way)
-                assert torch.equal(batch.view(torch.uint8), column.view(torch.uint8)), (name, way)
-                batch[0] = 0  # the user's own
-        large = ps.from_sequence(range(8)).map(lambda x: torch.full((50_000,), x, dtype=torch.bfloat16), on=pool)
-        kept = list(large.batch(2))
-        assert [batch[:, -1].tolist() for batch in kept] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-        grown = ps.from_sequence(range(2)).map(lambda x: torch.ones(3, requires_grad=True), on=pool)
-        assert [sample.requires_grad for sample in grown] == [True, True]
-        computed = ps.from_sequence(range(2)).map(lambda x: torch.ones(3, requires_grad=True) * 2, on=pool)
-        with pytest.raises(ps.PenstockError, match=r"map\(lambda\) gave a Tensor for sample 0 .*\.detach\(\)"):
-            list(computed)
-        word = torch.arange(3).to(torch.uint16)
-        closed = ps.from_sequence(range(2)).map(lambda x: int(word[2]) + x, on=pool)
-        assert list(closed) == [2, 3]

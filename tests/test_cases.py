@@ -56,4 +56,4 @@ def test_cases_on_processes_share_warm_ones():
     def check(layout):
         pass
 
-    assert [mark.args for mark in check.pytestmark] == [("warm_processes",)]
+    assert [mark.args for mark in check.pytestmark] == [("warm_pool",)]

@@ -94,7 +94,9 @@ def photos(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("warm_processes", "photos")
 @for_each("page", RUN)
-def test_the_examples_of_a_page_run_in_their_order(page):
+def test_the_examples_of_a_page_run_in_their_order(page, monkeypatch):
+    # What a check of ours checks is for the tests of that check; here, its name and arguments must be right.
+    monkeypatch.setattr(testing.executors, "_PIPELINES", testing.executors._PIPELINES[:2])
     names = {"__name__": "train"}
     for block in blocks(page):
         if block.kind == "python":

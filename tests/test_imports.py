@@ -104,18 +104,24 @@ def test_what_only_processes_and_coroutines_need_is_not_imported_for_threads(cod
     assert not found & (RARE | OURS)
 
 
-@pytest.mark.parametrize(
-    ("code", "needed"),
-    [
-        (RUN.format(on=", on='process', workers=1", loader=""), "penstock.remote.front"),
-        ("import penstock as ps; list(ps.from_sequence([1]).loader(isolate=True))", "penstock.remote.isolated"),
-        ("import penstock as ps; ps.mix([ps.from_sequence([1])])", "penstock.sources.mix"),
-        ("import penstock as ps; ps.from_sequence([1]).loader().diagnose()", "penstock.stats.diagnose"),
-    ],
-    ids=lambda value: value.split(".")[-1],
-)
-def test_what_is_used_is_imported_then(code, needed):
-    assert needed in imported_by(code)
+#: what is used in turn, and the module that nothing before it has needed
+USES = {
+    "ps.mix([ps.from_sequence([1])])": "penstock.sources.mix",
+    "ps.from_sequence([1]).loader().diagnose()": "penstock.stats.diagnose",
+    "list(ps.from_sequence([1]).map(float, on='process', workers=1))": "penstock.remote.front",
+    "list(ps.from_sequence([1]).loader(isolate=True))": "penstock.remote.isolated",
+}
+
+
+def test_what_is_used_is_imported_then():
+    found = imported_by(
+        "import penstock as ps\n"
+        f"for code, needed in {USES!r}.items():\n"
+        "    assert needed not in sys.modules, needed\n"
+        "    exec(code)\n"
+        "    assert needed in sys.modules, needed"
+    )
+    assert found >= set(USES.values())
 
 
 # ---------------------------------------------------------------------- the names, as if they were there
@@ -143,9 +149,17 @@ def test_dir_knows_all_names_before_any_is_used():
     assert not imported_by(code) & HEAVY
 
 
-@pytest.mark.parametrize("name", ["Pipeline", "ops", "indices", "zip"])
-def test_a_name_can_be_the_first_that_is_used(name):
-    imported_by(f"import penstock; penstock.{name}; from penstock import {name}")
+def test_a_name_can_be_the_first_that_is_used():
+    # Each in a fork of an interpreter that has used none.
+    imported_by(
+        "import os, penstock\n"
+        "for name in ('Pipeline', 'ops', 'indices', 'zip'):\n"
+        "    if (pid := os.fork()) == 0:\n"
+        "        getattr(penstock, name)\n"
+        "        exec(f'from penstock import {name}')\n"
+        "        os._exit(7)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7, name"
+    )
 
 
 def test_a_name_that_is_not_there_is_an_ordinary_attribute_error():

@@ -11,7 +11,7 @@
 5. A state survives JSON and takes less than 10 KB (a window over groups is in proportion to the window). A changed
    one is refused; with its checksum made to fit, it is refused or gives a stream that ends.
 
-``PENSTOCK_SEED=17 make soak`` checks one pipeline and says what it is.
+``PENSTOCK_LAWS=17 make soak ARGS=tests/test_laws.py`` checks one pipeline and says what it is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 import pytest
 from tests.law_pipelines import DROPPED, GROUPS, Build, Design, Draw, Step, ancestors, atoms
+from tests.random_examples import SEED as RANDOM
 
 import penstock as ps
 from penstock.errors import PlanError
@@ -37,6 +38,8 @@ SEED = 3
 #: batches of a pipeline at the most, and samples in them: longer ones are left out
 LONGEST = 160
 STATE_BYTES = 10_000
+#: after how many batches between the first and the last a state is tried
+PLACES = 4 if RANDOM is None else 8
 #: how many loaders have workers, and how long one may take for a batch
 THREADED = float(os.environ.get("PENSTOCK_THREADED", 0.5))
 TIMEOUT_S = 20
@@ -163,6 +166,7 @@ class Case:
     processes: bool = False
     given: Design | None = None
     times: int | None = None
+    places: int = PLACES
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"case {self.seed}")
@@ -244,7 +248,8 @@ class Case:
     def some(self, count: int) -> list[int]:
         """After which of so many batches states are tried: all, or the first and the last and some between them."""
         between = range(2, count)
-        return sorted({1, count, *(between if count <= 10 else self.rng.sample(between, 8))})
+        few = between if count <= self.places + 2 else self.rng.sample(between, self.places)
+        return sorted({1, count, *few})
 
     def compare_rest(self, whole: Ran, number: int, rest: Ran, before: list[Any], what: str) -> None:
         want = whole.batches[number:]
@@ -513,8 +518,8 @@ def check_seed(seed: int) -> bool:
 # ---------------------------------------------------------------------- tests
 
 
-#: pipelines for `make test`: few, small, and with all ops among them
-FEW = range(24)
+#: pipelines for `make test`: few, small, and with all ops and joints among them; the last five have ranks
+FEW = [3, 12, 24, 34, 40, 49, 52, 55, 72, 87, 100, 103, 130, 135, 141, 17, 20, 38, 53, 116]
 SOAK = 3_000
 
 
@@ -587,6 +592,12 @@ def test_what_has_broken_a_law_does_not_again(what):
         Case((what, salt), given=BROKEN[what]).check()
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_has_broken_a_law_does_not_again_after_any_batch(what):
+    Case(what, given=BROKEN[what], places=LONGEST).check()
+
+
 def test_law_3_inputs_that_alternate_go_on_where_they_stood_on_other_ranks():
     for seed in range(6):
         Worlds(seed, given=a("sequence", 20, Step("interleave", 2, size=3), flag="sharded")).check()
@@ -615,8 +626,8 @@ def check_changed_states(seed: int, count: int) -> None:
 @pytest.mark.soak
 @pytest.mark.usefixtures("warm_processes")
 def test_the_laws_hold_for_three_thousand_random_pipelines():
-    given = os.environ.get("PENSTOCK_SEED")
-    seeds = [int(given)] if given else range(1_000, 1_000 + SOAK)
+    given, first = os.environ.get("PENSTOCK_LAWS"), (RANDOM or 1) * 1_000
+    seeds = [int(given)] if given else range(first, first + SOAK)
     broken = []
     checked = 0
     for seed in seeds:
@@ -628,4 +639,4 @@ def test_the_laws_hold_for_three_thousand_random_pipelines():
             broken.append(f"seed {seed}: {exc!r} {getattr(exc, '__notes__', '')}")
             print(broken[-1], flush=True)
     print(f"{checked} of {len(seeds)} checked from seed {seeds[0]} on; the others are empty, long or refused")
-    assert not broken, f"{len(broken)} of {len(seeds)}, replay one with PENSTOCK_SEED=: " + "\n".join(broken[:20])
+    assert not broken, f"{len(broken)} of {len(seeds)}, replay one with PENSTOCK_LAWS=: " + "\n".join(broken[:20])

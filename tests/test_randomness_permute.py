@@ -9,6 +9,7 @@ import pytest
 from tests.cases import for_each
 from tests.golden import make
 from tests.helpers import BACKGROUND, INLINE, few_layouts
+from tests.random_examples import TIMES
 
 import penstock as ps
 from penstock.randomness import Draws, derive, permute
@@ -105,16 +106,19 @@ FAR = 6
 
 
 def keys(count, *name):
-    return (derive("uniform", *name, number) for number in range(count))
+    """So many in `make test`, 20 times as many in `make fuzz`."""
+    return (derive("uniform", *name, number) for number in range(count * TIMES))
 
 
+@pytest.mark.fuzz
 @for_each("n", [2, 3, 4, 5, 6])
 def test_all_orders_of_a_few_samples_come_equally_often(n):
     number_of = {one: number for number, one in enumerate(itertools.permutations(range(n)))}
-    found = [number_of[tuple(order(n, key).tolist())] for key in keys(5_000, n)]
+    found = [number_of[tuple(order(n, key).tolist())] for key in keys(2_500, n)]
     assert abs(deviations(np.bincount(found, minlength=len(number_of)))) < FAR
 
 
+@pytest.mark.fuzz
 @for_each("n", [7, 100])
 def test_every_sample_comes_to_every_place_equally_often(n):
     counts = np.zeros((n, n))
@@ -123,18 +127,20 @@ def test_every_sample_comes_to_every_place_equally_often(n):
     assert abs(deviations(counts)) < FAR
 
 
+@pytest.mark.fuzz
 @for_each("n", [10_000, 65_536, 10**8, 1_908_816_100, 10**9, 2**33])
 def test_any_sample_of_many_comes_to_every_place_equally_often(n):
     # The exact place in a hundred bins, and what is left of it: coarse and fine structure.
     positions = np.array([0, 1, n // 3, n // 2, n - 1])
     columns = math.isqrt(n - 1) + 1
-    places = np.array([permute(positions, n, key) for key in keys(1500, n)])
+    places = np.array([permute(positions, n, key) for key in keys(700, n)])
     for one in places.T:
         assert deviations(np.bincount(one * 100 // n, minlength=100)) < FAR
         assert deviations(np.bincount(one % 97, minlength=97)) < FAR
         assert deviations(np.bincount(one // columns % 2, minlength=2)) < FAR
 
 
+@pytest.mark.fuzz
 @for_each("n", [7, 100])
 def test_every_pair_of_samples_follows_one_another_equally_often(n):
     counts = np.zeros((n, n))
@@ -145,6 +151,7 @@ def test_every_pair_of_samples_follows_one_another_equally_often(n):
     assert abs(deviations(counts[~np.eye(n, dtype=bool)])) < FAR
 
 
+@pytest.mark.fuzz
 @for_each("n", [272, 2048, 2070, 10_000, 10**6, 10**9])
 @for_each("apart", ["next", "a row apart"])
 def test_places_of_a_pair_of_positions_are_independent(n, apart):
@@ -154,7 +161,7 @@ def test_places_of_a_pair_of_positions_are_independent(n, apart):
     bins = 16
     counts = np.zeros((bins, bins))
     starts = np.arange(0, 40) * (n - step - 1) // 40
-    for key in keys(400, "independent", n):
+    for key in keys(200, "independent", n):
         one, other = permute(starts, n, key) * bins // n, permute(starts + step, n, key) * bins // n
         np.add.at(counts, (one, other), 1)
     # A small n has no room for the second in the place of the first, which shows on the diagonal alone.
@@ -177,6 +184,7 @@ def test_one_long_order_has_no_more_structure_than_chance(n):
     assert np.mean(steps < 0) == pytest.approx(0.5, abs=3 / math.sqrt(n))
 
 
+@pytest.mark.fuzz
 @for_each("n", [100, 2048, 2070, 10_000, 250_000])
 @for_each("apart", ["next", "a row", "two rows", "a row and one"])
 def test_what_lies_between_two_places_of_one_order_is_as_random_as_chance(n, apart):
@@ -184,9 +192,9 @@ def test_what_lies_between_two_places_of_one_order_is_as_random_as_chance(n, apa
     columns = math.isqrt(n - 1) + 1
     rows = (n - 1) // columns + 1
     step = {"next": 1, "a row": rows, "two rows": 2 * rows, "a row and one": rows + 1}[apart]
-    count = 40
+    count = 16 * TIMES
     total = 0.0
-    for key in keys(count, "between", n):
+    for key in keys(16, "between", n):
         one = order(n, key)
         between = (one[step:] - one[:-step]) % n
         total += deviations(np.bincount(between, minlength=n)[1:])

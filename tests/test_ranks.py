@@ -151,7 +151,7 @@ def strip(state):
     return {name: value for name, value in state.items() if name not in ("batch", "step")}
 
 
-@examples(30)
+@examples(15)
 @given(
     st.sampled_from(sorted(SOURCES)),
     st.sampled_from(sorted(VARYING)),

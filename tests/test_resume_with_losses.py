@@ -38,8 +38,8 @@ def flattened(batches):
     return [sample for batch in batches for sample in (batch if isinstance(batch, list) else [batch])]
 
 
-def check(make, weather):
-    """Save behind every batch, and go on with the same failures and with none."""
+def check(make, weather, places=5):
+    """Save behind every batch, or so many of them, and go on with the same failures and with none."""
     golden, states = [], []
     weather.bad = True
     with make().loader(seed=5, epochs=1) as loader:
@@ -48,7 +48,9 @@ def check(make, weather):
             states.append(loader.state_dict())
     want = flattened(golden)
     assert len(set(want)) == len(want) > 1
-    for count, state in enumerate(states[:-1], 1):
+    tried = range(1, len(states), max(1, len(states) // places))
+    for count in tried:
+        state = states[count - 1]
         before = flattened(golden[:count])
         for weather.bad in (True, False):
             got, later = rest_of(make, state)
@@ -178,6 +180,13 @@ def test_every_sample_once_though_what_failed_before_succeeds_now(case):
     check(lambda: CASES[case](weather.hits), weather)
 
 
+@pytest.mark.soak
+@for_each("case", CASES)
+def test_every_sample_once_though_what_failed_before_succeeds_now_after_any_batch(case):
+    weather = Weather()
+    check(lambda: CASES[case](weather.hits), weather, places=1000)
+
+
 def random_pipeline(seed, fly):
     rng = random.Random(seed)
     count = rng.randint(8, 30)
@@ -205,7 +214,7 @@ def random_pipeline(seed, fly):
 
 
 @pytest.mark.fuzz
-@for_each("seed", seeds(5))
+@for_each("seed", seeds(3))
 def test_random_pipelines_with_samples_that_fail_once(seed):
     weather = Weather()
     data = random_pipeline(seed, weather.hits)

@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests import nursery
 
 from penstock.cli.main import main
 
 TIMEOUT_S = 150
 
+#: as `python -m penstock.cli.main` does
+_AS_MODULE = "import runpy; runpy.run_module('penstock.cli.main', run_name='__main__', alter_sys=True)"
 # A child must make the terminal its own before Ctrl-C typed there can reach it.
-_IN_A_TERMINAL = (
-    "import fcntl, runpy, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
-    "runpy.run_module('penstock.cli.main', run_name='__main__', alter_sys=True)"
-)
+_IN_A_TERMINAL = f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); {_AS_MODULE}"
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -37,14 +37,7 @@ def cli(tmp_path: Path) -> Cli:
     """Run one command line in a folder of its own."""
 
     def run(*args: str, cwd: Path = tmp_path, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "penstock.cli.main", *args],
-            cwd=cwd,
-            env=environment(**env),
-            capture_output=True,
-            encoding="utf-8",
-            timeout=TIMEOUT_S,
-        )
+        return nursery.run(_AS_MODULE, *args, cwd=cwd, env=environment(**env), timeout_s=TIMEOUT_S)
 
     return run
 
@@ -80,15 +73,7 @@ class Terminal:
         self._ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _IN_A_TERMINAL, *args],
-                stdin=theirs,
-                stdout=theirs,
-                stderr=theirs,
-                cwd=cwd,
-                env=env,
-                start_new_session=True,
-            )
+            self.process = nursery.Forked(_IN_A_TERMINAL, *args, cwd=cwd, env=env, terminal=theirs)
         finally:
             os.close(theirs)
 
@@ -109,9 +94,8 @@ class Terminal:
         os.write(self._ours, key)
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        self.process.kill()
+        self.process.close()
         os.close(self._ours)
 
     def _read(self) -> bool:

@@ -2,11 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import nursery
 from tests.cases import for_each
 
 from penstock.cli.main import main
@@ -101,9 +100,7 @@ def test_ctrl_c_while_penstock_feeds_the_loop_leaves_no_worker_behind(monkeypatc
 
 def test_without_pillow_it_says_what_to_install(tmp_path: Path):
     program = "import sys; sys.modules['PIL'] = None; from penstock.cli.main import main; sys.exit(main(['demo']))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=150
-    )
+    done = nursery.run(program, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert 'pip install "penstock[demo]"' in done.stderr

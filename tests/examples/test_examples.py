@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests import nursery
 from tests.cases import for_each
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -17,31 +18,22 @@ TIMEOUT_S = 150
 
 
 def call_main(name: str) -> Any:
-    """What ``main()`` returns, from an interpreter of its own: the examples start threads and servers."""
-    program = f"import json, {name}; print(json.dumps({name}.main()))"
+    """What ``main()`` returns, from a process of its own: the examples start threads and servers."""
+    path = f"import sys; sys.path.append({str(EXAMPLES)!r})"
     with tempfile.TemporaryDirectory() as folder:
-        *said, found = run(folder, "-c", program)
+        done = nursery.run(f"{path}\nimport json, {name}; print(json.dumps({name}.main()))", cwd=Path(folder))
+        assert (done.returncode, done.stderr) == (0, "")
+        *said, found = done.stdout.splitlines()
         assert said, "it prints nothing"
         assert os.listdir(folder) == []
     return json.loads(found)
 
 
-def run(folder: str | Path, *arguments: str) -> list[str]:
-    """The lines that it prints."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(EXAMPLES)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
 def test_an_example_runs_as_a_script(tmp_path):
-    assert run(tmp_path, str(EXAMPLES / "thread_pool_arrays.py"))
+    command = [sys.executable, "-W", "error", str(EXAMPLES / "thread_pool_arrays.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
 
 
 @for_each("name", NAMES)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests import nursery
 from tests.cases import for_each
 from tests.helpers import in_threads
 from tests.runtime.helpers import SOON_S, run_script
@@ -454,8 +455,7 @@ class Worker:
     def __init__(self):
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.link.settimeout(SOON_S)
-        command = [sys.executable, "-c", WORKER, str(theirs.fileno())]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True)
+        self.process = nursery.Forked(WORKER, fds=[theirs.fileno()], server=False)
         theirs.close()
         self.known = set()
 
@@ -472,6 +472,7 @@ class Worker:
     def __exit__(self, *exc):
         self.link.close()
         self.process.wait(SOON_S)
+        self.process.close()
 
 
 def test_a_block_is_handed_over_once_and_to_a_worker_that_starts_later_too(blocks):
@@ -517,8 +518,7 @@ if os.fork() == 0:
 print(len(os.listdir("/dev/shm")), flush=True)
 os.killpg(0, signal.SIGKILL)
 """
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SOON_S, start_new_session=True)
+    done = nursery.run(script, server=False)
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
     assert int(done.stdout) == len(before)
     assert set(os.listdir("/dev/shm")) == before

@@ -122,7 +122,7 @@ def source_of(kind, n):
     return ps.from_sequence(range(n)) if kind == "sequence" else ps.from_iterable(lambda: range(n))
 
 
-@examples(50)
+@examples(30)
 @given(
     kind=sources, n=st.sampled_from([0, 1, 7, 40]), chain=st.lists(steps(), min_size=1, max_size=6), loader=loaders
 )
@@ -164,7 +164,7 @@ def random_steps(draw):
     return draw(st.sampled_from(options))
 
 
-@examples(20)
+@examples(12)
 @given(
     kind=sources,
     chain=st.lists(random_steps(), min_size=1, max_size=6),

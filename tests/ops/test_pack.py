@@ -2,11 +2,12 @@
 
 import dataclasses
 import pickle
+from functools import cache
 
 import numpy as np
 import pytest
 from tests.cases import for_each
-from tests.helpers import INLINE, few_layouts, plain, until_error
+from tests.helpers import BACKGROUND, INLINE, SEVEN, TWO_PROCESSES, few_layouts, plain, until_error, with_layouts
 
 import penstock as ps
 from penstock import ops
@@ -259,10 +260,15 @@ def pipelines(layout):
     ]
 
 
-@few_layouts
+@cache
+def inline(which):
+    return plain(INLINE.epochs(pipelines(INLINE)[which], 2))
+
+
+@with_layouts(BACKGROUND, SEVEN, TWO_PROCESSES)
 @for_each("which", range(7))
 def test_the_stream_is_the_same_for_any_layout(layout, which):
-    assert plain(layout.epochs(pipelines(layout)[which], 2)) == plain(INLINE.epochs(pipelines(INLINE)[which], 2))
+    assert plain(layout.epochs(pipelines(layout)[which], 2)) == inline(which)
 
 
 @few_layouts

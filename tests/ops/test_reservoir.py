@@ -532,9 +532,10 @@ def image(x):
     return np.full((64, 64, 3), x, np.uint8)
 
 
-@for_each("layout", [TWO_PROCESSES])
-def test_a_killed_worker_is_replaced(layout):
-    pipeline = ps.from_sequence(range(40)).map(with_pid, **layout.place).reservoir(15, draws=200).batch(10)
+@pytest.mark.usefixtures("warm_processes")
+def test_a_killed_worker_is_replaced():
+    source = ps.from_sequence(range(40)).map(with_pid, on="process", workers=2)
+    pipeline = source.reservoir(15, draws=200).batch(10)
     with pipeline.loader(timeout_s=SOON_S) as loader:
         seen, killed = set(), set()
         while len(seen) < 40 or len(killed) < 3:
@@ -601,6 +602,7 @@ def test_a_state_is_approximate_and_goes_on_with_the_next_samples():
     pipeline = ps.from_sequence(range(300)).map(same, workers=2).reservoir(20, draws=120).batch(10)
     with pipeline.loader() as loader:
         before = []
+        loader.start()
         await_batch(loader)
         for batch in loader:
             before += batch.tolist()
@@ -611,6 +613,7 @@ def test_a_state_is_approximate_and_goes_on_with_the_next_samples():
     assert state["approximate"] is True
     assert len(json.dumps(state)) < 2000
     with pipeline.loader(state=state, workers=1) as loader:
+        loader.start()
         after = np.concatenate(at_leisure(loader, loader)).tolist()
         assert loader.epoch == 0
         assert loader.batch_index == 12

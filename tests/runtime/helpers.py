@@ -1,13 +1,13 @@
 """What several tests of the runtime need: layouts, staged functions, children with a terminal."""
 
 import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests import nursery
 
 import penstock as ps
 from penstock.plan.rules import Options, make_plan
@@ -122,15 +122,9 @@ def in_thread(fn: Callable[[], Any]) -> Any:
     return box[0]
 
 
-def run_script(code: str, timeout_s: float = SOON_S, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """A script of its own, in an interpreter of its own, where warnings are errors."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        input=stdin,
-    )
+def run_script(code: str, *args: Any, timeout_s: float = SOON_S) -> subprocess.CompletedProcess[str]:
+    """A script in a process of its own, where warnings are errors."""
+    return nursery.run(textwrap.dedent(code), *args, timeout_s=timeout_s, server=False)
 
 
 def plan_of(pipeline: Any, **options: Any) -> Any:

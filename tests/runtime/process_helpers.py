@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -88,12 +87,12 @@ def release(folder: Path) -> None:
 def children(pid: int | None = None) -> list[int]:
     """The children of a process that are not dead."""
     pid = pid or os.getpid()
-    with suppress(OSError):
-        found = []
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
         for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-        return [child for child in found if state(child) not in ("Z", "X", "")]
-    return []
+            with suppress(OSError):  # the thread has ended, the others have not
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return [child for child in found if state(child) not in ("Z", "X", "")]
 
 
 def state(pid: int) -> str:
@@ -103,9 +102,13 @@ def state(pid: int) -> str:
     return ""
 
 
+#: worker processes that tests of layouts share: no test may kill them
+IN_POOL: set[int] = set()
+
+
 def workers() -> list[int]:
-    """The processes that fork servers and templates of this process have forked."""
-    known = set(templates())
+    """The processes that fork servers and templates of this process have forked, but those of `IN_POOL`."""
+    known = {*templates(), *IN_POOL}
     forked = [pid for server in children() for pid in children(server)]
     return [pid for pid in forked if pid not in known] + [pid for one in known for pid in children(one)]
 
@@ -147,36 +150,22 @@ class Killer:
 
 
 class Script:
-    """A script in an interpreter and a session of its own, so that all it leaves behind can be found."""
+    """A script in a process and a session of its own, so that all it leaves behind can be found."""
 
-    def __init__(self, code: str, *args: Any, stdin: bool = False) -> None:
-        import subprocess  # here, since workers import this file
-        import textwrap
+    def __init__(self, code: str, *args: Any, server: bool = True) -> None:
+        import textwrap  # here, since workers import this file
 
-        code = textwrap.dedent(code)
-        command = [sys.executable, "-W", "error", *(["-"] if stdin else ["-c", code]), *map(str, args)]
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            cwd=Path(__file__).parents[2],
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        from tests.nursery import Forked
+
+        self.process = Forked(
+            textwrap.dedent(code), *args, server=server, env=os.environ | {"PYTHONUNBUFFERED": "1"}
         )
         self.pid = self.process.pid
-        assert self.process.stdin is not None
-        if stdin:
-            self.process.stdin.write(code)
-            self.process.stdin.close()
-            self.process.stdin = None
 
     def line(self) -> str:
         """The next line that it prints."""
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert said, f"it ended: {self.process.communicate()[1]}"
+        said = self.process.line(SOON_S)
+        assert said, f"it ended: {self.process.ended(SOON_S)}"
         return said.rstrip("\n")
 
     def members(self) -> list[int]:
@@ -191,31 +180,28 @@ class Script:
 
     def ended(self, timeout_s: float = SOON_S) -> tuple[int, str, str]:
         """Its exit code, output and errors."""
-        out, err = self.process.communicate(timeout=timeout_s)
-        return self.process.returncode, out, err
+        return self.process.ended(timeout_s)
 
     def close(self) -> None:
         for pid in self.members():
             kill(pid)
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None:
-                stream.close()
         self.process.wait(SOON_S)
+        self.process.close()
 
 
 @contextmanager
-def script(code: str, *args: Any, stdin: bool = False) -> Iterator[Script]:
-    """A script that is ended, with all its processes, when the context is."""
-    running = Script(code, *args, stdin=stdin)
+def script(code: str, *args: Any, server: bool = True) -> Iterator[Script]:
+    """A script that is ended, with all its processes, when the context is. `server`: see `Forked`."""
+    running = Script(code, *args, server=server)
     try:
         yield running
     finally:
         running.close()
 
 
-def run_alone(code: str, *args: Any, stdin: bool = False, timeout_s: float = SOON_S) -> tuple[int, str, str]:
+def run_alone(code: str, *args: Any, timeout_s: float = SOON_S) -> tuple[int, str, str]:
     """Run a script to its end: exit code, output and errors. No process of it may be left."""
-    with script(code, *args, stdin=stdin) as running:
+    with script(code, *args) as running:
         done = running.ended(timeout_s)
         assert running.members() == [], "processes were left behind"
         return done

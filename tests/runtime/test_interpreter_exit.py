@@ -128,12 +128,12 @@ def begin(states):
     return "os.write(1, json.dumps(ends).encode())"
 
 ends = {}
-exec(begin(json.loads(sys.stdin.read())), globals())
+exec(begin(json.loads(sys.argv[1])), globals())
 """
 
 
 def test_the_interpreter_exits_cleanly_and_silently():
-    done = run_script(PRELUDE + FORKED, stdin=json.dumps(STATES))
+    done = run_script(PRELUDE + FORKED, json.dumps(STATES))
     assert (done.returncode, done.stderr) == (0, "")
     ends = json.loads(done.stdout[done.stdout.index("{") :])  # before it is what workers have printed
     assert ends == {state: [0, ""] for state in STATES}

@@ -3,20 +3,20 @@
 import os
 import pty
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 
 import pytest
+from tests import nursery
 from tests.cases import for_each
 from tests.runtime.helpers import SOON_S
 
 import penstock as ps
 
-# The child makes the terminal its own, so that what is typed there is a signal for it.
+# The child makes the terminal its own, so that what is typed there is a signal for it. Warnings are not errors.
 PRELUDE = """
-import asyncio, fcntl, itertools, sys, termios, threading
+import asyncio, fcntl, itertools, sys, termios, threading, warnings
+warnings.simplefilter("default")
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 import penstock as ps
 
@@ -62,12 +62,9 @@ LOOPS = {
 def pressed_ctrl_c(code):
     """The exit code and output of a script in a terminal of its own in which Ctrl-C is pressed once it is ready."""
     ours, theirs = pty.openpty()
-    script = textwrap.dedent(PRELUDE) + code
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
-    )
+    script = nursery.Forked(textwrap.dedent(PRELUDE) + code, terminal=theirs, server=False)
     os.close(theirs)
-    watchdog = threading.Timer(SOON_S, process.kill)
+    watchdog = threading.Timer(SOON_S, os.kill, (script.pid, signal.SIGKILL))
     watchdog.start()
     text = ""
     try:
@@ -76,12 +73,12 @@ def pressed_ctrl_c(code):
         os.write(ours, b"\x03")
         while part := _read(ours):
             text += part
-        return process.wait(), text
+        return script.wait(SOON_S), text
     finally:
         watchdog.cancel()
         watchdog.join()
-        process.kill()
-        process.wait()
+        script.kill()
+        script.close()
         os.close(ours)
 
 

@@ -118,7 +118,7 @@ def test_batches_can_be_kept():
 def test_a_loop_that_breaks_off_again_and_again():
     pipeline = ps.from_sequence(range(400)).map(lambda x: np.full(20_000, x), workers=2)
     with pipeline.loader(isolate=True, timeout_s=20) as loader:
-        for number in range(50):
+        for number in range(21):
             for sample in loader:
                 if sample[0] == number % 7:
                     break
@@ -242,7 +242,14 @@ def test_what_comes_while_a_timeout_is_explained_is_not_lost(many, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    "name", ["map", "batches", "filter", "a skip that replans", "shuffle", "stream", "flat_map"]
+    "name",
+    [
+        "batches",
+        "a skip that replans",
+        "stream",
+        "flat_map",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("map", "filter", "shuffle")),
+    ],
 )
 def test_a_killed_child_is_replaced_and_the_stream_goes_on(name):
     want = [plain(sample) for sample in PIPELINES[name].loader(seed=3, inline=True)]
@@ -282,8 +289,7 @@ def test_a_child_killed_while_idle_is_replaced():
                 kill(pid)
 
 
-@pytest.mark.parametrize("bad", [0, 30])
-@pytest.mark.parametrize("how", ["map", "batch"])
+@pytest.mark.parametrize(("bad", "how"), [(0, "map"), (30, "batch")])
 def test_a_sample_that_always_kills_ends_in_an_error(bad, how):
     # Behind samples that come every time the epoch is run again.
     def deadly(x):
@@ -636,7 +642,7 @@ CTRL_C_TWICE = """
 
 
 def pressed_twice(first_s, second_s):
-    with script(CTRL_C_TWICE) as running:
+    with script(CTRL_C_TWICE, server=False) as running:  # it counts descriptors
         assert running.line() == "ready"
         for wait_s in (first_s, second_s):
             time.sleep(wait_s)
@@ -757,9 +763,7 @@ def test_close_ends_a_stuck_child_soon(tmp_path):
     loader = NUMBERS.map(stays, workers=1).loader(isolate=True).start()
     met(tmp_path)
     release(tmp_path)
-    before = time.perf_counter()
-    loader.close()
-    assert time.perf_counter() - before < 20
+    in_thread(loader.close)
     assert workers() == []
 
 

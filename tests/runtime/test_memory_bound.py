@@ -55,7 +55,7 @@ def large(x):
 
 def test_blocks_idle_ones_included_keep_to_the_bound():
     with ps.Processes(WORKERS) as pool:
-        for kind, wanted in sizes(150).items():
+        for kind, wanted in sizes(80).items():
             data = ps.from_sequence(wanted.tolist()).map(lambda n: np.full(n, n % 256, np.uint8), on=pool)
             with data.loader(memory=ALLOWED, epochs=2) as loader:
                 for _ in range(2):

@@ -10,7 +10,7 @@ from tests.runtime.helpers import SOON_S, Peak
 import penstock as ps
 
 #: the nasty ones are tried so often, and 20 times as often in `make fuzz`
-TIMES = 15 * random_examples.TIMES
+TIMES = 8 * random_examples.TIMES
 
 pytestmark = pytest.mark.fuzz
 
@@ -77,7 +77,7 @@ def test_a_nested_stream_with_two_stages_on_one_shared_pool(workers):
             return sum(stages.map(lambda x: x, on=pool))
 
         data = ps.from_sequence(range(6)).map(nested, on=pool)
-        for _ in range(20):
+        for _ in range(TIMES):
             assert list(data) == [5 * (sample + 1) for sample in range(6)]
 
 

@@ -2,19 +2,21 @@
 
 import os
 import signal
-import time
 
 import pytest
 from tests.cases import for_each
 from tests.runtime.process_helpers import await_true, script
 
-#: the promise is a second or two; a machine that does ten other things takes longer
-AT_MOST_S = 10.0
-
+# The limits within which an end is awaited before it is forced are longer than a test: an exit that waits for one
+# of them does not end.
 PRELUDE = """
 import atexit, gc, itertools, os, signal, sys, threading, time
 import numpy as np
 import penstock as ps
+from penstock.executors import servers, startup
+from penstock.remote import front, isolated
+assert min(servers._END_S, startup._END_S, front._GRACE_S, isolated._GRACE_S) > 0
+servers._END_S = startup._END_S = front._GRACE_S = isolated._GRACE_S = 1000
 
 def ready():
     os.write(1, b"ready\\n")
@@ -112,12 +114,9 @@ STUCK = {"a reader blocked in another thread": 1, "stuck in a call": 2, "isolate
 
 
 def ends(running, code=0):
-    """It ends within the promised time, says nothing more, and leaves no process."""
-    before = time.monotonic()
+    """It ends without waiting for a limit, and leaves no process. What it has printed as an error."""
     returncode, _, err = running.ended()
-    took_s = time.monotonic() - before
     assert (returncode, running.members()) == (code, [])
-    assert took_s < AT_MOST_S
     return err
 
 
@@ -139,8 +138,7 @@ def check_exit(state):
         if state in STUCK:
             for _ in range(STUCK[state]):
                 assert running.line() == "in"
-            running.process.stdin.write("\n")
-            running.process.stdin.flush()
+            running.process.write("\n")
         else:
             assert running.line() == "ready"
         assert ends(running) == ""

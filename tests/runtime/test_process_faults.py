@@ -35,6 +35,7 @@ from tests.runtime.process_helpers import (
 )
 
 import penstock as ps
+from penstock.executors import servers
 from penstock.executors.startup import keep_warm
 from penstock.memory import block as block_module
 from penstock.program.sizing import Sizer
@@ -78,7 +79,7 @@ def rows(source, width):
 
 
 def test_random_kills_change_nothing():
-    survives(rows(ps.from_sequence(range(1000)), 9), 3)
+    survives(rows(ps.from_sequence(range(500)), 9), 2)
 
 
 @pytest.mark.soak
@@ -87,7 +88,7 @@ def test_a_hundred_random_kills_during_20_000_samples_change_nothing():
 
 
 def test_random_kills_change_nothing_in_batches():
-    survives(rows(ps.from_sequence(range(1000)).shuffle(), 300).batch(32), 3)
+    survives(rows(ps.from_sequence(range(1000)).shuffle(), 300).batch(32), 2)
 
 
 @pytest.mark.soak
@@ -100,7 +101,7 @@ def test_random_kills_change_nothing_in_a_stream():
         spend(0.0002)
         return {"i": x, "x": np.full(9, x)}
 
-    survives(ps.from_iterable(lambda: iter(range(300))).map(load, on="process", workers=2), 3)
+    survives(ps.from_iterable(lambda: iter(range(300))).map(load, on="process", workers=2), 2)
 
 
 def test_random_kills_change_nothing_in_a_stream_of_large_samples():
@@ -112,16 +113,16 @@ def test_random_kills_change_nothing_in_a_stream_of_large_samples():
         spend(0.001)
         return {"x": x + 1}
 
-    survives(ps.from_iterable(records).map(load, on="process", workers=2), 3)
+    survives(ps.from_iterable(records).map(load, on="process", workers=2), 2)
 
 
 def test_random_kills_change_nothing_where_one_sample_becomes_many():
     def many(x):
         for number in range(50):
-            spend(0.0007)
+            spend(0.0004)
             yield x, number
 
-    survives(ps.from_sequence(range(8)).flat_map(many, on="process", workers=2), 3)
+    survives(ps.from_sequence(range(8)).flat_map(many, on="process", workers=2), 2)
 
 
 def test_random_kills_change_nothing_with_a_filter_and_a_cache():
@@ -130,7 +131,7 @@ def test_random_kills_change_nothing_with_a_filter_and_a_cache():
         return x * 2
 
     pipeline = ps.from_sequence(range(300)).map(load, on="process", workers=2)
-    survives(pipeline.filter(lambda x: x % 3).cache().map(lambda x: spend(0.0003) or x + 1), 2, epochs=2)
+    survives(pipeline.filter(lambda x: x % 3).cache().map(lambda x: spend(0.0003) or x + 1), 1, epochs=2)
 
 
 def test_random_kills_change_nothing_in_two_stages_of_processes():
@@ -139,7 +140,7 @@ def test_random_kills_change_nothing_in_two_stages_of_processes():
         return x + 1
 
     pipeline = ps.from_sequence(range(300)).map(load, on="process", workers=2)
-    survives(pipeline.shuffle(64, seed=1).map(load, on="process", workers=1).batch(5), 3)
+    survives(pipeline.shuffle(64, seed=1).map(load, on="process", workers=1).batch(5), 2)
 
 
 def test_random_kills_change_nothing_where_samples_are_skipped():
@@ -150,7 +151,7 @@ def test_random_kills_change_nothing_where_samples_are_skipped():
         return x
 
     pipeline = ps.from_sequence(range(300)).map(picky, on="process", workers=2, on_error="skip").batch(8)
-    survives(pipeline, 3, lost=range(0, 300, 7))
+    survives(pipeline, 2, lost=range(0, 300, 7))
 
 
 # ---------------------------------------------------------------------- kills at chosen moments
@@ -259,17 +260,19 @@ def test_a_kill_at_close(tmp_path):
 
 def test_a_kill_of_the_fork_server_loses_nothing(monkeypatch):
     monkeypatch.setattr(Sizer, "record", lambda *_: None)  # tickets of one sample, so that some are left to be run
-    # A server of its own: that of the other tests stays.
+    # A server of its own, without what only tests need: that of the other tests stays.
+    monkeypatch.setattr(servers, "PRELOAD", ("cloudpickle", "penstock.remote.serving"))
     with ps.Processes(2, env={"PENSTOCK_TEST": "server"}) as pool:
-        servers = set(children())
-        with ps.from_sequence(range(2000)).map(lambda x: x * 2, on=pool).loader(timeout_s=60) as loader:
+        others = set(children())
+        slowly = ps.from_sequence(range(300)).map(lambda x: time.sleep(0.002) or x * 2, on=pool)
+        with slowly.loader(timeout_s=60) as loader:
             got = []
             for x in loader:
                 got.append(x)
-                if x % 2000 == 500:
-                    for server in set(children()) - servers:
+                if x == 100:
+                    for server in set(children()) - others:
                         kill(server)
-            assert got == list(range(0, 4000, 2))
+            assert got == list(range(0, 600, 2))
             assert loader.errors() == []
             assert loader.stats()["deaths"] >= 1
             assert list(loader) == got
@@ -374,7 +377,7 @@ def dies_at(bad, die):
     return maybe
 
 
-@pytest.mark.parametrize("death", DEATHS)
+@pytest.mark.parametrize("death", ["os._exit", "a segmentation fault", soak("SIGKILL"), soak("abort")])
 def test_a_sample_that_kills_is_named(death):
     die, how = DEATHS[death]
     with (
@@ -390,7 +393,7 @@ def test_a_sample_that_kills_is_named(death):
         assert indices(loader) == [17]
 
 
-@pytest.mark.parametrize("death", ["a segmentation fault", "SIGKILL"])
+@pytest.mark.parametrize("death", [soak("a segmentation fault"), "SIGKILL"])
 def test_a_sample_that_kills_is_left_out_and_the_rest_comes(death):
     die, how = DEATHS[death]
     pipeline = ps.from_sequence(range(30)).map(dies_at([17], die), on="process", workers=2, on_error="skip")
@@ -412,7 +415,7 @@ def test_a_sample_that_closes_the_descriptors_of_its_worker_ends_in_an_error():
 
 @pytest.mark.parametrize("layout", ["shuffle", "stream", "filter before", soak("batch"), soak("no batch")])
 def test_several_samples_that_kill_are_left_out_and_no_other(layout):
-    bad = [3, 4, 5, 22, 40, 41]
+    bad = [3, 4, 40]
     source = ps.from_iterable(lambda: iter(range(50))) if layout == "stream" else ps.from_sequence(range(50))
     if layout == "shuffle":
         source = source.shuffle(seed=4)
@@ -538,9 +541,9 @@ def test_a_sample_lost_once_is_told_once_though_its_ticket_is_begun_again(tmp_pa
             raise ValueError(x)
         yield x
         if x % 100 == 50:
-            spend(0.03)  # so that what there is, is handed in
+            time.sleep(0.03)  # so that what there is, is handed in
             yield -x
-            spend(0.03)
+            time.sleep(0.03)
             if first_time(tmp_path / str(x)):
                 os._exit(3)
             yield -x
@@ -560,6 +563,10 @@ def spin():
         pass
 
 
+def doze():
+    time.sleep(1000)
+
+
 HANGS = {
     "a loop": spin,
     "a C call": lambda: re.match(r"(a+)+$", "a" * 64 + "b"),
@@ -567,7 +574,7 @@ HANGS = {
 }
 
 
-@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize("hang", [soak("a loop"), "a C call", "a stop"])
 def test_a_call_that_does_not_return_is_ended_and_its_sample_left_out(hang):
     maybe = dies_at([6], HANGS[hang])
     pipeline = ps.from_sequence(range(20)).map(maybe, on="process", workers=2, timeout_s=LATE_S, on_error="skip")
@@ -579,7 +586,7 @@ def test_a_call_that_does_not_return_is_ended_and_its_sample_left_out(hang):
 
 
 def test_a_call_that_does_not_return_raises_stage_timeout():
-    pipeline = ps.from_sequence(range(20)).map(dies_at([6], spin), on="process", workers=2, timeout_s=LATE_S)
+    pipeline = ps.from_sequence(range(20)).map(dies_at([6], doze), on="process", workers=2, timeout_s=LATE_S)
     with pipeline.loader(timeout_s=60) as loader:
         got, exc = until_error(loader)
         assert got == list(range(6))
@@ -591,8 +598,7 @@ def test_a_call_that_does_not_return_raises_stage_timeout():
 def test_a_call_that_does_not_return_is_retried(tmp_path):
     def once(x):
         if x == 6 and first_time(tmp_path / "stuck"):
-            while True:
-                pass
+            doze()
         return x
 
     retry = ps.Retry(2, backoff_s=0)
@@ -602,13 +608,16 @@ def test_a_call_that_does_not_return_is_retried(tmp_path):
         assert loader.errors() == []
 
 
-@pytest.mark.parametrize("hang", [soak("a loop"), "a C call", "a stop"])
-def test_the_loaders_timeout_names_what_holds_a_batch_up(hang):
-    with (
-        ps.from_sequence(range(20))
-        .map(dies_at([6], HANGS[hang]), on="process", workers=2)
-        .loader(timeout_s=2) as loader
-    ):
+@pytest.mark.parametrize("hang", [soak("a loop"), soak("a C call"), "a stop"])
+def test_the_loaders_timeout_names_what_holds_a_batch_up(hang, tmp_path):
+    def hangs():
+        (tmp_path / "hangs").touch()
+        HANGS[hang]()
+
+    maybe = dies_at([6], hangs)
+    with ps.from_sequence(range(20)).map(maybe, on="process", workers=2).loader(timeout_s=1) as loader:
+        loader.start()
+        await_true((tmp_path / "hangs").exists, "the call that hangs")
         got, exc = until_error(loader)
         assert got == list(range(len(got)))
         assert type(exc) is ps.StageTimeout
@@ -674,7 +683,7 @@ LOOPS = {
     ("loop", "on_error"),
     [
         ("a factory that exits", "raise"),
-        ("a factory that exits", "skip"),
+        soak("a factory that exits", "skip"),
         ("a function whose arrival kills", "raise"),
         soak("every sample kills", "raise"),
         soak("every sample kills", "skip"),  # some hundred deaths
@@ -699,7 +708,7 @@ def descriptors():
 def test_every_batch_of_an_epoch_can_be_kept():
     with (
         ps.from_sequence(range(2000))
-        .map(lambda x: np.full(10_000, x, np.int32), on="process", workers=2)
+        .map(lambda x: np.full(2_500, x, np.int32), on="process", workers=2)
         .batch(4)
         .loader(timeout_s=60) as loader
     ):
@@ -919,11 +928,11 @@ def test_nested_pools():
         return nested
 
     with (
-        ps.from_sequence(range(8))
-        .map(ps.per_worker(nesting), on="process", workers=2)
+        ps.from_sequence(range(4))
+        .map(ps.per_worker(nesting), on="process", workers=1)
         .loader(timeout_s=60) as loader
     ):
-        assert list(loader) == [6 * (x + 1) for x in range(8)]
+        assert list(loader) == [6 * (x + 1) for x in range(4)]
 
 
 def test_a_pool_shared_by_training_and_validation():
@@ -1187,7 +1196,7 @@ def test_what_main_defines_works_in_an_isolated_loader_without_a_guard():
 
 def test_deaths_leave_nothing_behind():
     before = snapshot()
-    for _ in range(3):
+    for _ in range(2):
         with (
             ps.from_sequence(range(30))
             .map(dies_at([3, 9], lambda: os._exit(3)), on="process", workers=2, on_error="skip")

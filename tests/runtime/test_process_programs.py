@@ -12,6 +12,7 @@ import warnings
 
 import numpy as np
 import pytest
+from tests import nursery
 
 import penstock as ps
 from penstock.testing.leaks import leaks_since, snapshot
@@ -58,7 +59,7 @@ def test_a_later_stage_is_not_sent_what_the_first_one_reads():
 
 
 def test_a_program_of_more_than_10_mb_warns_and_names_what_makes_it_so(monkeypatch):
-    monkeypatch.setitem(globals(), "WORDS", {number: str(number) * 10 for number in range(300_000)})
+    monkeypatch.setitem(globals(), "WORDS", {number: f"{number:0200d}" for number in range(60_000)})
 
     def look_up(x):
         return WORDS[x]  # noqa: F821
@@ -418,7 +419,7 @@ def test_all_that_main_defines_works_without_a_main_guard(way, tmp_path):
         "stdin": lambda: python("-", cwd=tmp_path, stdin=script),
         "-c": lambda: python("-c", script, cwd=tmp_path),
         "-m": lambda: python("-m", "program", cwd=tmp_path),
-        "notebook": lambda: python("-c", textwrap.dedent(cells), cwd=tmp_path),
+        "notebook": lambda: nursery.run(textwrap.dedent(cells), cwd=tmp_path),
         "runpy": lambda: python(
             "-c", "import runpy; runpy.run_path('program.py', run_name='__main__')", cwd=tmp_path
         ),

@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 from tests.cases import for_each
 from tests.logs import Log
+from tests.random_examples import TIMES
+from tests.runtime.helpers import in_thread
+from tests.runtime.process_helpers import await_true
 
 import penstock as ps
+from penstock.executors import servers
 from penstock.program.sizing import Sizer
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -226,11 +230,8 @@ def test_a_retry_waits_no_longer_once_the_loader_closes(log):
 
     loader = ps.from_sequence(range(3)).map(failing, on_error=ps.Retry(5, backoff_s=1000), on="process").loader()
     loader.start()
-    while not log.lines():
-        time.sleep(0.001)
-    began = time.monotonic()
-    loader.close()
-    assert time.monotonic() - began < 30
+    await_true(log.lines, "the first failure")
+    in_thread(loader.close)
 
 
 def test_generators_are_closed_when_the_reader_stops(log):
@@ -263,7 +264,7 @@ def test_a_generator_of_a_million_is_not_materialised(log):
 # ---------------------------------------------------------------------- skipping
 
 
-@for_each("workers", [1, 2, 3])
+@for_each("workers", [1, 3])
 def test_batches_are_cut_anew_from_the_first_sample_that_is_skipped(workers):
     def thin(x, info):
         if x % 7 == 3 or (info.epoch == 1 and x == 50):
@@ -516,7 +517,8 @@ def test_a_function_may_read_a_pipeline_on_processes_of_its_own():
     assert list(ps.from_sequence([2, 3]).map(inner, on="process")) == [1, 3]
 
 
-def test_the_environment_of_a_pool_reaches_its_processes():
+def test_the_environment_of_a_pool_reaches_its_processes(monkeypatch):
+    monkeypatch.setattr(servers, "PRELOAD", ("cloudpickle", "penstock.remote.serving"))
     with ps.Processes(1, env={"PENSTOCK_TEST": "yes"}) as pool:
         names = ps.from_sequence(["PENSTOCK_TEST", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"])
         assert list(names.map(lambda name: os.environ[name], on=pool)) == ["yes", "1", ""]
@@ -586,10 +588,11 @@ def test_an_epoch_may_be_broken_off_again_and_again():
                     break
 
 
+@pytest.mark.fuzz
 def test_a_cached_stream_may_be_broken_off_and_read_again_without_a_hang():
     """Who looks for a ticket may open stages of another crew; if that was just looking, it has to look again."""
     pipeline = ps.from_iterable(lambda: range(6)).map(lambda x: x + 1).cache()
-    for _ in range(25):
+    for _ in range(8 * TIMES):
         with pipeline.loader(on="process", workers=3, timeout_s=60) as loader:
             for _ in range(3):
                 assert next(iter(loader)) == 1

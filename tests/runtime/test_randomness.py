@@ -56,7 +56,7 @@ def test_each_sample_comes_to_each_place_equally_often(n):
     rounds, position = 200 * n if n < 60 else 40 * n, n // 3
     at = np.array([position])
     counts = np.bincount(
-        [int(permute(at, n, derive("uniform", r))[0]) for r in range(min(rounds, 12_000))], minlength=n
+        [int(permute(at, n, derive("uniform", r))[0]) for r in range(min(rounds, 5_000))], minlength=n
     )
     # The statistic has mean n - 1 and deviation sqrt(2(n - 1)); six deviations are one in 10^8 or rarer.
     assert chi_square(counts) < (n - 1) + 6 * np.sqrt(2 * (n - 1))

@@ -224,11 +224,24 @@ def test_a_changed_pipeline_is_gone_on_with_if_asked_to():
 MANY = ps.from_sequence(range(30)).shuffle().filter(odd).flat_map(several).shuffle(window=5).batch(4, collate=list)
 
 
-@for_each(
-    "arguments",
-    [{"memory": 10_000, "workers": 2}, {"timeout_s": 20}, {"inline": True}, {"workers": 5}, {"max_errors": 3}],
-)
+ARGUMENTS = [
+    {"memory": 10_000, "workers": 2},
+    {"timeout_s": 20},
+    {"inline": True},
+    {"workers": 5},
+    {"max_errors": 3},
+]
+
+
+@for_each("arguments", ARGUMENTS)
 def test_any_loader_goes_on_from_a_state_of_any_other(arguments):
+    check_resume(MANY, every=5, saved_on=arguments, restored_on={"workers": 2})
+    check_resume(MANY, every=6, saved_on={"workers": 2}, restored_on=arguments)
+
+
+@pytest.mark.soak
+@for_each("arguments", ARGUMENTS)
+def test_any_loader_goes_on_from_a_state_of_any_other_after_any_batch(arguments):
     check_resume(MANY, saved_on=arguments, restored_on={"workers": 2})
     check_resume(MANY, saved_on={"workers": 2}, restored_on=arguments)
 
@@ -251,14 +264,14 @@ def test_shared_pools_go_on():
 @pytest.mark.usefixtures("warm_processes")
 def test_processes_go_on():
     arguments = {"on": "process", "workers": 2}
-    check_resume(MANY, every=4, saved_on=arguments, restored_on={"workers": 2})
-    check_resume(MANY, every=4, restored_on=arguments)
+    check_resume(MANY, every=8, saved_on=arguments, restored_on={"workers": 2})
+    check_resume(MANY, every=8, restored_on=arguments)
 
 
 @pytest.mark.usefixtures("warm_processes")
 def test_an_isolated_loader_goes_on():
-    check_resume(MANY, every=4, saved_on={"isolate": True})
-    check_resume(MANY, every=4, restored_on={"isolate": True})
+    check_resume(MANY, every=8, saved_on={"isolate": True})
+    check_resume(MANY, every=8, restored_on={"isolate": True})
 
 
 def test_another_process_goes_on():
@@ -368,11 +381,10 @@ def test_a_sample_skipped_in_a_batch_that_a_worker_made_stays_lost():
     assert sorted(flat) == [x for x in range(14) if x not in {record.index for record in records}]
 
 
-@for_each("size", [1, 2, 3])
-@for_each("workers", [1, 3])
+@for_each("size, workers", [(1, 3), (2, 1), (3, 3)])
 def test_skips_in_batches_that_workers_make_are_resumed_exactly(size, workers):
     pipeline = ps.from_sequence(range(20)).shuffle().map(Moody(4, 5, 11), workers=workers).batch(size)
-    check_resume(pipeline)
+    check_resume(pipeline, every=4 - size)
 
 
 def test_a_retry_that_succeeds_is_resumed_like_any_sample():
@@ -422,7 +434,7 @@ def test_a_window_of_10_000_after_filter_and_flat_map_fits_into_a_small_state():
         for batch in loader:
             batches.append(batch)
             states.append(loader.state_dict())
-    for at in random.Random(3).sample(range(len(batches)), 2):
+    for at in random.Random(3).sample(range(len(batches)), 1):
         with pipeline.loader(state=through_json(states[at]), workers=2) as loader:
             for batch, want in zip(loader, batches[at + 1 : at + 4], strict=False):
                 assert batch.tolist() == want.tolist()

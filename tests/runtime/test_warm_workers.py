@@ -96,15 +96,15 @@ def assert_at_most(most, count, what):
 @for_each("name", PIPELINES)
 def test_threads_descriptors_and_objects_are_flat_over_hundreds_of_epochs(name):
     with PIPELINES[name]().loader() as loader:
-        for _ in range(50):
+        for _ in range(30):
             for _ in loader:
                 pass
         before, count = resources(), objects()
-        for _ in range(300):
+        for _ in range(120):
             for _ in loader:
                 pass
         assert resources() == before
-        assert_at_most(count + 270, objects, "objects")
+        assert_at_most(count + 100, objects, "objects")
 
 
 @pytest.mark.usefixtures("_one_snapshot")
@@ -142,9 +142,9 @@ def test_memory_is_flat_over_many_epochs_that_are_broken_off():
         for _ in range(50):
             next(iter(loader))
         before = objects()
-        for _ in range(500):
+        for _ in range(250):
             next(iter(loader))
-        assert_at_most(before + 450, objects, "objects")
+        assert_at_most(before + 220, objects, "objects")
 
 
 IDLE = """

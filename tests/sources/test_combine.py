@@ -27,7 +27,7 @@ def test_concat_gives_one_after_the_other(layout):
     assert layout.epochs(ps.concat(second, first, second), 2) == [[*range(5), *expected]] * 2
 
 
-@any_workers
+@few_layouts
 @for_each("combine", [ps.zip, ps.concat])
 def test_ops_behind_them_work_as_behind_any_source(layout, combine):
     parts = [ps.from_sequence(range(40)).map(lambda x: x, **layout.place), ps.from_iterable(lambda: range(40))]

@@ -83,7 +83,7 @@ def test_getitems_is_used_where_there_is_one(layout):
     assert len(data.asked) < 100
 
 
-@few_layouts
+@few_threads
 def test_a_torch_data_set_is_a_sequence(layout):
     data = pytest.importorskip("torch.utils.data")
     torch = pytest.importorskip("torch")

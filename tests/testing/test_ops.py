@@ -15,7 +15,8 @@ import penstock as ps
 from penstock import ops
 from penstock.ops.op import Effect
 from penstock.testing import Layout, check_op
-from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, PROCESS_LAYOUTS
+from penstock.testing import ops as checked
+from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, LAYOUTS, PROCESS_LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -84,7 +85,7 @@ def test_our_own_ops_pass(op):
 
 @for_each("op", MORE)
 def test_our_other_ops_pass_on_a_few_layouts(op):
-    check_op(op, range(12), layouts=[Layout("thread", 3, order=1), Layout("thread", 2, memory=1)])
+    check_op(op, range(7), layouts=[Layout("thread", 3, memory=1, order=1)])
 
 
 @pytest.mark.soak
@@ -93,21 +94,25 @@ def test_our_own_ops_pass_on_more_samples(op):
     check_op(op, range(40))
 
 
+def test_an_op_passes_on_all_layouts(monkeypatch):
+    monkeypatch.setattr(checked, "_PLACES", 8)
+    check_op(ops.FlatMap(range, interleave=3, workers=2), range(12), layouts=[*LAYOUTS, *FEW_PROCESS_LAYOUTS])
+
+
 def test_unbatch_passes():
     check_op(ops.Unbatch(), [np.arange(size) for size in range(4)])
 
 
 def test_a_function_from_pipeline_to_pipeline_passes():
-    check_op(lambda pipeline: pipeline.map(double, workers=2).filter(bool).batch(3).repeat(2), range(20))
+    check_op(lambda pipeline: pipeline.map(double, workers=2).filter(bool).batch(3).repeat(2), range(8))
 
 
 def test_other_layouts_can_be_asked_for():
     check_op(ops.Map(double), range(9), layouts=[Layout("thread", 2, memory="1kB", order=7)])
 
 
-@for_each("op", [ops.FlatMap(range, interleave=3), ops.Map(skipping)])
-def test_all_layouts_of_processes_can_be_asked_for(op):
-    check_op(op, range(9), layouts=PROCESS_LAYOUTS)
+def test_all_layouts_of_processes_can_be_asked_for():
+    check_op(ops.FlatMap(range, interleave=3), range(9), layouts=PROCESS_LAYOUTS)
 
 
 # ---------------------------------------------------------------------- what cannot be sent to a process
@@ -136,9 +141,10 @@ class Thing:
 
 
 def test_objects_that_come_back_as_copies_are_the_same_if_all_in_them_is():
-    check_op(ops.Map(Thing), range(9), layouts=FEW_PROCESS_LAYOUTS)
-    check_op(ops.Filter(lambda thing: thing.x % 2), [Thing(x) for x in range(9)], layouts=FEW_PROCESS_LAYOUTS)
-    check_op(ops.Map(lambda x: ValueError(x)), range(9), layouts=FEW_PROCESS_LAYOUTS)
+    on_processes = FEW_PROCESS_LAYOUTS[:1]
+    check_op(ops.Map(Thing), range(9), layouts=on_processes)
+    check_op(ops.Filter(lambda thing: thing.x % 2), [Thing(x) for x in range(9)], layouts=on_processes)
+    check_op(ops.Map(lambda x: ValueError(x)), range(9), layouts=on_processes)
 
 
 # ---------------------------------------------------------------------- ops that break the contract

@@ -11,6 +11,8 @@ from tests.cases import for_each
 import penstock as ps
 from penstock.sources.source import IndexedSource, StreamSource
 from penstock.testing import check_source
+from penstock.testing import sources as checked
+from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -44,6 +46,12 @@ GOOD = [
 @for_each("source", GOOD)
 def test_our_own_sources_pass(source):
     check_source(source)
+
+
+def test_a_source_passes_on_all_layouts(monkeypatch):
+    monkeypatch.setattr(checked, "LAYOUTS", LAYOUTS)
+    monkeypatch.setattr(checked, "FEW_PROCESS_LAYOUTS", FEW_PROCESS_LAYOUTS)
+    check_source(ps.from_arrays(X, np.arange(12), with_index=True))
 
 
 class Indexed(IndexedSource):
