@@ -26,6 +26,8 @@ LAYERS = [
     ["image"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["places"],
+    # samples kept in files
+    ["disk"],
     # which samples of a source to use, and whose turn it is
     ["indices", "turns"],
     ["executors.executor"],
@@ -54,7 +56,20 @@ LAYERS = [
 CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
-SUBJECTS = {"storage", "image", "memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
+SUBJECTS = {
+    "storage",
+    "image",
+    "memory",
+    "disk",
+    "plan",
+    "program",
+    "resume",
+    "core",
+    "remote",
+    "cli",
+    "testing",
+    "stats",
+}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
