@@ -1,8 +1,8 @@
 """Values and functions as a hash: the same in every process and every run, another one for other code or data.
 
 A function is its bytecode, its constants, the functions inside of it, its defaults, what its closure holds, and of
-the globals that it names: plain data, and functions and classes of its own module. Not part of it are file names,
-line numbers, and the names of the function and of its local variables.
+the globals that it reads: plain data, and functions and classes of its own module. Not part of it are file names,
+line numbers, the names of the function and of its local variables, and variables that it assigns itself (counters).
 
 * Functions and classes of installed packages are their name and the version of the package.
 * An object is its class and its attributes, as far as these are data or functions. One with a non-empty string
@@ -16,6 +16,7 @@ Not seen are functions of other modules, files, the environment, and what C code
 from __future__ import annotations
 
 import dataclasses
+import dis
 import enum
 import functools
 import marshal
@@ -23,7 +24,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -46,10 +47,8 @@ _Cached = type(functools.lru_cache(len))
 _INSTALLED = tuple(
     {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.path.dirname(__file__))}
 )
-#: what every class has, and says nothing of what it does
-_NO_MATTER = frozenset(
-    {"__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__", "__qualname__"}
-)
+#: of a class, such attributes are its functions or nothing that it does (pickle leaves some behind)
+_DUNDER = re.compile("__.*__")
 
 
 def digest(*values: Any) -> str:
@@ -185,7 +184,11 @@ class _Digests:
 
     def _function(self, fn: FunctionType) -> bytes:
         code = fn.__code__
-        cells = [_held(cell) for cell in fn.__closure__ or ()]
+        counters = _rebound(code)
+        cells = [
+            None if name in counters else _held(cell)
+            for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True)
+        ]
         bound = self.of("bound", fn.__defaults__, fn.__kwdefaults__, cells)
         if _is_installed(code.co_filename):
             return self.of("installed", str(fn.__module__), fn.__qualname__, _version(fn.__module__), bound)
@@ -206,12 +209,12 @@ class _Digests:
 
     def _class(self, cls: type) -> bytes:
         named = self.of("class", cls.__module__, cls.__qualname__)
-        if _is_installed(getattr(sys.modules.get(cls.__module__), "__file__", None) or _file_of(cls)):
+        if _is_installed(_file_of(cls)):
             return self.of("installed", named, _version(cls.__module__))
         own = [
             self.of("own", name, one)
             for name, one in sorted(vars(cls).items())
-            if name not in _NO_MATTER and _is_seen(one, cls.__module__)
+            if _is_seen(one, cls.__module__) and (isinstance(one, FunctionType) or not _DUNDER.fullmatch(name))
         ]
         return self.of("class", named, list(cls.__bases__), *own)
 
@@ -226,13 +229,16 @@ class _Digests:
             return self.of("again", cls.__qualname__)
         self._done[id(value)] = None
         try:
-            private = not _is_installed(getattr(sys.modules.get(cls.__module__), "__file__", None) or _file_of(cls))
+            private = not _is_installed(_file_of(cls))
+            attributes = _attributes(value)
+            if not attributes and (reduced := _reduced(value)) is not None:
+                return self.of("reduced", cls, reduced)
             known = [
                 self.of("attribute", name, one)
-                for name, one in sorted(_attributes(value).items())
+                for name, one in sorted(attributes.items())
                 if one is not None and (private or name[0] != "_") and _is_known(one)
             ]
-            return self.of("object", cls, *known)
+            return self.of("object", cls, str(getattr(value, "__name__", "")), *known)
         finally:
             del self._done[id(value)]
 
@@ -243,6 +249,15 @@ def _content(value: Any) -> str:
     except Exception:
         return ""
     return content if isinstance(content, str) else ""
+
+
+def _reduced(value: Any) -> Any:
+    """What pickle makes of an object without attributes: a ufunc, a date, an itemgetter."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:
+        return None
+    return reduced if isinstance(reduced, str) else [reduced[0], list(reduced[1])]
 
 
 def _held(cell: Any) -> Any:
@@ -288,7 +303,12 @@ def _is_known(value: Any) -> bool:
     """Whether something can be said of an attribute."""
     if _is_plain(value) or callable(value) or is_tensor(value):
         return True
-    return bool(_attributes(value)) or bool(_content(value))
+    if _content(value):
+        return True
+    if _is_installed(_file_of(type(value))):
+        # What can be closed is a file, or something like one.
+        return not hasattr(value, "close") and any(name[0] != "_" for name in _attributes(value))
+    return True
 
 
 def _is_seen(value: Any, module: str | None) -> bool:
@@ -305,17 +325,39 @@ def _is_seen(value: Any, module: str | None) -> bool:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The names that a function and those inside of it use: of globals, and of attributes."""
-    found = set(code.co_names)
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            found |= _names(one)
-    return found
+    """The globals that a function and those inside of it read, without those that they assign."""
+    read, assigned = _used(code)
+    return read - assigned
+
+
+def _used(code: CodeType) -> tuple[set[str], set[str]]:
+    read, assigned = set(), set()
+    for one in dis.get_instructions(code):
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            read.add(str(one.argval))
+        elif one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            assigned.add(str(one.argval))
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            others = _used(inner)
+            read |= others[0]
+            assigned |= others[1]
+    return read, assigned
+
+
+def _rebound(code: CodeType) -> set[str]:
+    """What of its closure a function assigns."""
+    stored = {str(one.argval) for one in dis.get_instructions(code) if one.opname == "STORE_DEREF"}
+    return stored & set(code.co_freevars)
 
 
 def _file_of(cls: type) -> str:
-    functions: Iterable[Any] = (one for one in vars(cls).values() if isinstance(one, FunctionType))
-    return next((one.__code__.co_filename for one in functions), "" if cls.__module__ != "builtins" else "<frozen>")
+    """Where a class stands: the file of its module, or of its functions if its module is not here."""
+    if cls.__module__ in sys.builtin_module_names:
+        return "<frozen>"
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    functions = (one for one in vars(cls).values() if isinstance(one, FunctionType))
+    return file or next((one.__code__.co_filename for one in functions), "")
 
 
 def _is_installed(filename: str) -> bool:

@@ -297,7 +297,7 @@ class DiskStore:
                 state.total = content(self.path)
             lacking = state.total + size - self.max_bytes
             if lacking > 0:
-                freed = make_room(self.path, self.folder, max(lacking, self._segment_bytes()))
+                freed = make_room(self.path, self.folder, lacking)
                 self.evicted += freed
                 state.total -= freed
                 if freed < lacking:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
@@ -52,8 +52,9 @@ class Cache(Op[In, In]):
     """
 
     # These two are no fields: they have no say in what is delivered, so a saved state does not name them.
-    path: ClassVar[str | None]
-    version: ClassVar[str | int | None]
+    if TYPE_CHECKING:
+        path: str | None
+        version: str | int | None
     max_bytes: int | None = None
 
     verb = "cache"

@@ -1,8 +1,8 @@
 """The key of a cache in a folder: all that the samples in it depend on, as far as it can be seen. Pure.
 
-It is the same in every process and every run of one Python version. It is made of the source (its label, its
-content, its length, and the data that it has in memory), the ops before the cache with their arguments and functions,
-the seed if one of them draws random numbers, and `version=`. Workers, executors and orders are no part of it.
+It is the same in every process and every run of one Python version. It is made of the source (its label, content
+and length, and the data that it has in memory), of the ops before the cache with their arguments and functions, of
+the seed if one of them draws random numbers, and of `version=`. Workers, executors and orders are no part of it.
 """
 
 from __future__ import annotations
