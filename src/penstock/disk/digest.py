@@ -59,7 +59,8 @@ def digest(*values: Any) -> str:
     >>> digest(scaled(2)) == digest(scaled(2)), digest(scaled(2)) == digest(scaled(3))
     (True, False)
     """
-    return _Digests().of("values", *values).hex()
+    digests = _Digests()
+    return digests.of("values", *map(digests.value, values)).hex()
 
 
 class _Digests:
