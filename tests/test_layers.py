@@ -28,6 +28,8 @@ LAYERS = [
     ["image"],
     ["provenance", "randomness", "trees", "executors.parking", "memory"],
     ["places"],
+    # samples kept in files
+    ["disk"],
     # which samples of a source to use, and whose turn it is
     ["indices", "turns"],
     ["executors.executor"],
@@ -60,7 +62,7 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
-SUBJECTS |= {"storage", "image", "formats", "writers"}
+SUBJECTS |= {"disk", "storage", "image", "formats", "writers"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
@@ -29,6 +30,8 @@ from penstock.ops import (
 )
 from penstock.ops.call import Retry
 from penstock.ops.op import Op
+from penstock.plan.explain import Explanation
+from penstock.program.folder_cache import check_single_samples, folder_note
 from penstock.runnable import Runnable, Workers
 from penstock.sources.subset import split_source
 
@@ -384,8 +387,18 @@ class Pipeline(Runnable[T]):
         return self._with(Reservoir(size, min_fill=min_fill, max_reuse=max_reuse, draws=draws))
 
     @_as(Cache)
-    def cache(self, *, max_bytes: int | None = None) -> Pipeline[T]:
-        return self._with(Cache(max_bytes=max_bytes))
+    def cache(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        version: str | int | None = None,
+    ) -> Pipeline[T]:
+        op: Cache[Any] = Cache(path, max_bytes=max_bytes, version=version)
+        made = self._with(op)
+        if path is not None:
+            check_single_samples(made, op)
+        return made
 
     @_as(Prefetch)
     def prefetch(self, batches: int) -> Pipeline[T]:
@@ -429,6 +442,13 @@ class Pipeline(Runnable[T]):
         ([1, 9, 16, 25, 36, 49, 64, 81], [0, 4])
         """
         return [Pipeline(part, self._ops) for part in split_source(self._source, fractions, seed, labels)]
+
+    def explain(self) -> Explanation:
+        explained = super().explain()
+        notes = [note for stage in explained.plan.stages if (note := folder_note(stage))]
+        return Explanation(explained.plan, tuple(notes)) if notes else explained
+
+    explain.__doc__ = Runnable.explain.__doc__
 
     def _with(self, op: Op[Any, Any]) -> Pipeline[Any]:
         # bucket and pack group samples that were measured right before them.

@@ -1,24 +1,33 @@
-"""cache: keep finished samples in memory and serve them again."""
+"""cache: keep finished samples, in memory or in a folder, and serve them again."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
+from penstock.lazy import named
 from penstock.ops.joint import Ingredient, Input, Joint
 from penstock.ops.op import Effect, In, Key, Op
 from penstock.provenance import Place
 from penstock.trees import nbytes, read_only
 
-__all__ = ["Cache", "Store"]
+__all__ = ["WHOLE_EPOCHS", "Cache", "Store"]
+
+#: why a folder cannot be used
+WHOLE_EPOCHS = (
+    "{label} keeps single samples of a source that can be indexed, but here a cache has to keep whole epochs; "
+    "put it before ops that regroup or count (batch, shuffle(window=), take behind a filter), before shard(), and "
+    "behind no async def and no second place of work, or use cache() in memory"
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Cache(Op[In, In]):
-    """Keep what arrives here in memory, and serve it from there in later epochs.
+    """Keep what arrives here, and serve it from there in later epochs: in memory, or in the folder ``path``.
 
     Over a source that can be indexed, samples are kept one by one: the ops before the cache run
     once per sample of the source, and a shuffle on either side still gives a new order every
@@ -26,7 +35,11 @@ class Cache(Op[In, In]):
     replayed as it was. Random ops before the cache draw once.
 
     Arrays come out read-only, since the cache still holds them. With ``max_bytes`` what does not
-    fit is made again every time. A cache belongs to one loader.
+    fit is made again every time. In memory, a cache belongs to one loader.
+
+    With ``path`` samples are kept in a folder that any number of processes and runs share, under a key of the
+    source, the ops and their functions. Change ``version`` where something else has changed. It keeps single
+    samples of plain data only. ``max_bytes`` is for all that is in the folder; what no process uses makes room.
 
     >>> import penstock as ps
     >>> calls = []
@@ -38,7 +51,10 @@ class Cache(Op[In, In]):
     ([[10, 20], [10, 20]], [1, 2])
     """
 
-    _: KW_ONLY
+    # These two are no fields: they have no say in what is delivered, so a saved state does not name them.
+    if TYPE_CHECKING:
+        path: str | None
+        version: str | int | None
     max_bytes: int | None = None
 
     verb = "cache"
@@ -47,14 +63,49 @@ class Cache(Op[In, In]):
     remembers = True
     blocking = True
 
-    def __post_init__(self) -> None:
-        if self.max_bytes is not None and (type(self.max_bytes) is not int or self.max_bytes < 0):
-            raise PlanError(f"cache(max_bytes=) takes a number of bytes, got {self.max_bytes!r}")
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        version: str | int | None = None,
+    ) -> None:
+        if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
+            raise PlanError(f"cache(max_bytes=) takes a number of bytes, got {max_bytes!r}")
+        if path is not None and (not isinstance(path, (str, os.PathLike)) or not os.fspath(path)):
+            raise PlanError(f"cache(path=) takes a folder, got {path!r}; leave it out to keep samples in memory")
+        if version is not None and type(version) not in (str, int):
+            raise PlanError(f"cache(version=) takes a string or a number, got {version!r}")
+        if version is not None and path is None:
+            raise PlanError("cache(version=) is for samples in a folder; give path= too, or leave version= out")
+        known = {
+            "path": None if path is None else os.path.abspath(path),
+            "max_bytes": max_bytes,
+            "version": version,
+        }
+        self.__dict__.update(known)
 
-    def store(self) -> Store:
-        return Store(self.max_bytes)
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Cache):
+            return NotImplemented
+        mine = (self.path, self.max_bytes, self.version)
+        return mine == (other.path, other.max_bytes, other.version)
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.max_bytes, self.version))
+
+    @property
+    def label(self) -> str:
+        return "cache()" if self.path is None else f"cache({self.path!r})"
+
+    def store(self) -> Any:
+        if self.path is None:
+            return Store(self.max_bytes)
+        return named("penstock.disk.store:DiskStore")(self.path, self.max_bytes, self.label)
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
+        if self.path is not None:
+            raise PlanError(WHOLE_EPOCHS.format(label=self.label))
         return _Replay(memo.setdefault("tape", _Tape(self.max_bytes)))
 
     def settled(self, memo: dict[str, Any]) -> bool:
@@ -82,6 +133,10 @@ class Store:
         """What was kept under `key`: any number of samples, safe to hand out."""
         found = self._kept.get(key)
         return None if found is None else ([read_only(sample) for sample in found[0]], found[1])
+
+    def refresh(self) -> bool:
+        """Look for what others have written: nobody else writes here."""
+        return False
 
     def put(self, key: Hashable, samples: list[Any], places: list[Place]) -> list[Any]:
         """Keep `samples` if there is room; what to pass on in their place."""

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import Skip, WorkerDied
+from penstock.errors import NotCarried, Skip, WorkerDied
+from penstock.lazy import named
 from penstock.ops.op import Effect, Key, Op
 from penstock.plan.plan import Indexed, Stage, Step
 from penstock.program.calls import Calls
@@ -56,6 +57,7 @@ class Program:
         if isinstance(stage.feed, Indexed):
             orders = [(order, Key(seed, step.key)) for order, step in stage.feed.orders]
             self.reading = Reading(stage.feed.source, orders)
+        self._locate_store()
 
     def index_of(self, epoch: int, place: Place) -> int:
         """The number in its source of the sample at `place`."""
@@ -245,24 +247,32 @@ class Program:
 
     # ------------------------------------------------------------------ caching
 
+    def _locate_store(self) -> None:
+        """Tell a store in a folder what its samples depend on. In a worker process it has been told before."""
+        locate = getattr(self.store, "locate", None)
+        if locate is not None and self.stage.cache_step is not None and self.reading is not None:
+            key = named("penstock.program.cache_key:cache_key")
+            name, about = key(self.stage, self.seed, getattr(self.steps[self.stage.cache_step].op, "version", None))
+            locate(name, len(self.reading.source), about)
+
     def _remembered(self, places: range, task: Task) -> Chunk:
         """The samples that reach the cache: kept ones from the store, the others made now."""
         assert self.reading is not None
-        indices = self.reading.indices(task.epoch, places)
-        kept = {}
-        for place, index in zip(places, indices, strict=True):
-            found = self.store.get(int(index))  # by the position in the source, as in `_kept`
-            if found is not None:
-                kept[place] = found
+        # By the position in the source, as in `_kept`.
+        indices = dict(zip(places, map(int, self.reading.indices(task.epoch, places)), strict=True))
+        kept = self._found(indices)
         missing = [place for place in places if place not in kept]
+        if missing and self.store.refresh():
+            kept |= self._found({place: indices[place] for place in missing})
+            missing = [place for place in missing if place not in kept]
         lost: dict[int, list[ErrorRecord]] = {}
         failure = None
         if missing:
             made = self._made(missing, task)
-            failure = made.failure
             for loss in made.losses:
                 lost.setdefault(root(loss.place), []).append(loss.record)
             kept.update(self._kept(missing, made, task))
+            failure = made.failure
         samples: list[Any] = []
         losses: list[Loss] = []
         out: list[Place] = []
@@ -275,6 +285,11 @@ class Program:
             if place == stop:
                 break
         return Chunk(samples, out if len(out) != len(places) or out != list(places) else places, failure, losses)
+
+    def _found(self, indices: dict[int, int]) -> dict[int, tuple[list[Any], list[Place]]]:
+        """What the store has of the samples at some places, given by their positions in the source."""
+        get = self.store.get
+        return {place: found for place, index in indices.items() if (found := get(index)) is not None}
 
     def _made(self, places: list[int], task: Task) -> Chunk:
         """Read and run what stands before the cache."""
@@ -305,9 +320,21 @@ class Program:
                 break
             # What was lost this time may come the next time, so it is not kept as "nothing".
             index = int(self.reading.indices(task.epoch, range(place, place + 1))[0])
-            keep = samples if place in lost else self.store.put(index, samples, own)
+            try:
+                keep = samples if place in lost else self.store.put(index, samples, own)
+            except NotCarried as exc:
+                made.failure = self._not_kept(place, exc, task)
+                break
             out[place] = (keep, own)
         return out
+
+    def _not_kept(self, place: int, exc: Exception, task: Task) -> Failure:
+        """A sample of a kind that the store cannot keep."""
+        assert self.stage.cache_step is not None
+        label = self.steps[self.stage.cache_step].op.label
+        index, name = task.index_of(place), self.name_of(task.epoch, place)
+        add_note(exc, label, "", sample_label(index, name), task.worker_name)
+        return Failure(exc, ErrorRecord(label, index, task.epoch, exc, place, name))
 
     # ------------------------------------------------------------------ regrouping and expanding
 

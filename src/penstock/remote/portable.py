@@ -3,6 +3,7 @@
 * Stages before it are left out. What it needs of them to name a sample comes along: lengths and orders.
 * A source that stays in the parent is replaced by one that serves what came along with the ticket.
 * A cache stays in the parent too: what it holds for a ticket comes along, and what was made goes back.
+* A cache in a folder does not: each worker reads and writes the folder itself, and only counts go back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from penstock.sources.source import IndexedSource, Indices
 from penstock.trees import read_only
 
 __all__ = ["CarriedSource", "CarriedStore", "packed_program"]
+
+#: stands for a sample's number where a worker reports counts
+COUNTED = -1
 
 
 class CarriedSource(IndexedSource):
@@ -59,9 +63,67 @@ class CarriedStore:
         found = self.held.get(key)
         return None if found is None else ([read_only(sample) for sample in found[0]], found[1])
 
+    def refresh(self) -> bool:
+        return False
+
     def put(self, key: int, samples: list[Any], places: list[Place]) -> list[Any]:
         self.made.append((key, samples, places))
         return [read_only(sample) for sample in samples]
+
+
+class FolderStore(CarriedStore):
+    """The store of a cache in a folder, in a worker process. What it counts goes back in place of samples."""
+
+    def __init__(self, store: Any) -> None:
+        super().__init__()
+        self.store = store
+        #: what was counted up to the last answer, and up to now
+        self._before = self._now = (0, 0, 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FolderStore, (self.store,)
+
+    def get(self, key: int) -> Any:
+        found = self.store.get(key)
+        if found is not None:
+            self._count()
+        return found
+
+    def refresh(self) -> bool:
+        found: bool = self.store.refresh()
+        return found
+
+    def put(self, key: int, samples: list[Any], places: list[Place]) -> list[Any]:
+        kept: list[Any] = self.store.put(key, samples, places)
+        self._count()
+        return kept
+
+    def _count(self) -> None:
+        """Report what was counted since the last answer."""
+        if not self.made:
+            self._before = self._now
+        self._now = (self.store.hits, self.store.misses, self.store.evicted)
+        since = [now - before for now, before in zip(self._now, self._before, strict=True)]
+        self.made = [(COUNTED, [*since, self.store.bytes], [])]
+
+
+class CountingStore:
+    """The store of a cache in a folder, in the parent of the worker processes that use it: only counts."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.stats = store.stats
+
+    def get(self, key: int) -> None:
+        """Nothing travels to the workers."""
+
+    def refresh(self) -> bool:
+        return False
+
+    def put(self, key: Any, samples: list[Any], places: list[Place]) -> list[Any]:
+        if key == COUNTED:
+            self.store.count(*samples)
+        return samples
 
 
 def packed_program(program: Program) -> Parcel:
@@ -73,7 +135,14 @@ def packed_program(program: Program) -> Parcel:
         parts.append((stage.feed.source.label, stage.feed.source))
     for step in stage.all_steps():
         parts.append((step.op.full_label, step.op))
-    return pack(_portable(program), stage.label, parts)
+    parcel = pack(_portable(program), stage.label, parts)
+    if _is_in_folder(program.store):
+        program.store = CountingStore(program.store)
+    return parcel
+
+
+def _is_in_folder(store: Any) -> bool:
+    return hasattr(store, "locate")
 
 
 def _portable(program: Program) -> Program:
@@ -83,6 +152,8 @@ def _portable(program: Program) -> Program:
         source = stage.feed.source
         feed = replace(stage.feed, source=CarriedSource(source.bare()) if source.stays else source)
     store = None if program.store is None else CarriedStore()
+    if _is_in_folder(program.store):
+        store = FolderStore(program.store)
     return _rebuilt(program, replace(_alone(stage), feed=feed), store, program.upstream)
 
 
