@@ -580,6 +580,9 @@ BROKEN: dict[str, Design] = {
     "law 2: the turn of a sample in a window went by what else was in the block": a(
         "iterable", 29, Step("pack", 2, size=13), Step("window", 3, size=5)
     ),
+    "law 3: a loss that covers several samples had a turn in the second of two windows": a(
+        "sequence", 20, fails("flat_map", 2, flag=True), Step("window", 3, size=9), Step("window", 4, size=20)
+    ),
     "law 3: batches that workers make in a stage without order": a(
         "sequence", 20, Step("batch", 2, size=2), Step("filter", 3, workers=2, ordered=False)
     ),
@@ -596,6 +599,13 @@ def test_what_has_broken_a_law_does_not_again(what):
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_has_broken_a_law_does_not_again_after_any_batch(what):
     Case(what, given=BROKEN[what], places=LONGEST).check()
+
+
+def test_law_3_windows_on_other_ranks_have_each_sample_once():
+    windows = Step("window", 3, size=9), Step("window", 4, size=20)
+    for seed in range(12):
+        Worlds(seed, given=a("arrays", 30, fails("flat_map", 2, flag=True), *windows, flag="sharded")).check()
+        Worlds(seed, given=a("arrays", 30, Step("flat_map", 2), windows[0], flag="sharded")).check()
 
 
 def test_law_3_inputs_that_alternate_go_on_where_they_stood_on_other_ranks():

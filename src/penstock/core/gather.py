@@ -222,7 +222,7 @@ class JoinedInlet(Inlet):
         made, numbers = places, None
         if joint.takes_losses and any(type(one) is Absent for one in samples):
             numbers = [number for number, one in enumerate(samples) if type(one) is not Absent]
-            samples, places, losses = _without_absent(samples, places, losses)
+            samples, places, losses = self._without_absent(samples, places, losses)
         if not samples and not losses:
             return False
         if len(self.queues) > 1:
@@ -230,6 +230,20 @@ class JoinedInlet(Inlet):
         lot = _Step(made, self.standing(), numbers) if samples else None
         self._passed.add(samples, places, losses, lot)
         return True
+
+    def _without_absent(
+        self, samples: list[Any], places: Sequence[Place], losses: list[Loss]
+    ) -> tuple[list[Any], list[Place], list[Loss]]:
+        """Outputs of the joint without the lost samples among them, which become losses in their place."""
+        out: list[Any] = []
+        kept: list[Place] = []
+        for sample, place in zip(samples, places, strict=True):
+            if type(sample) is Absent:
+                losses.append(self._on(sample.loss, 0)._replace(before=len(out)))
+            else:
+                out.append(sample)
+                kept.append(place)
+        return out, kept, losses
 
     def _on(self, loss: Loss, number: int) -> Loss:
         """A loss as it stands behind the joint."""
@@ -479,19 +493,3 @@ class JoinedInlet(Inlet):
     def release(self) -> None:
         self.budget.give_back(self.held_bytes)
         self.held_bytes = 0
-
-
-def _without_absent(
-    samples: list[Any], places: Sequence[Place], losses: list[Loss]
-) -> tuple[list[Any], list[Place], list[Loss]]:
-    """Outputs of a joint without the lost samples among them, which become losses in their place."""
-    out: list[Any] = []
-    kept: list[Place] = []
-    found: list[Loss] = list(losses)
-    for sample, place in zip(samples, places, strict=True):
-        if type(sample) is Absent:
-            found.append(sample.loss._replace(before=len(out)))
-        else:
-            out.append(sample)
-            kept.append(place)
-    return out, kept, found
