@@ -20,6 +20,7 @@ from tests.logs import Log
 from tests.random_examples import seeds
 
 import penstock as ps
+from penstock.disk import segment as segments
 from penstock.disk import store as stores
 from penstock.disk.folder import content
 from penstock.disk.segment import SUFFIX
@@ -473,6 +474,24 @@ def test_a_segment_that_somebody_writes_is_left_to_them(folders):
     put(third, 3)
     assert len(files_in(folder)) == 2
     assert all(holds(third, number) for number in (1, 2, 3))
+
+
+def test_a_new_segment_is_locked_before_others_can_find_it(folders, monkeypatch):
+    folder, seen = folders(), []
+    store, other = store_in(folder), store_in(folder)
+
+    def meanwhile(old, new):
+        put(other, 2)
+        os.replace(old, new)
+        seen.extend(files_in(folder))
+
+    monkeypatch.setattr(segments.os, "rename", lambda old, new: (monkeypatch.undo(), meanwhile(old, new)))
+    put(store, 1)
+    assert len(seen) == 2
+    put(store, 3)
+    put(other, 4)
+    later = store_in(folder)
+    assert all(holds(later, number) for number in (1, 2, 3, 4))
 
 
 # ---------------------------------------------------------------------- damage

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from penstock.disk.segment import SUFFIX, lock
+from penstock.disk.segment import SUFFIX, UNNAMED, lock
 
 __all__ = ["ABOUT", "content", "in_use", "make_room", "prepare", "segments"]
 
@@ -119,6 +119,9 @@ def _emptied(key: str, nbytes: int) -> int:
                 os.unlink(path)
                 freed += size
         with suppress(OSError):
+            for name in os.listdir(key):
+                if name.endswith(SUFFIX + UNNAMED):  # of a process that was killed right then
+                    os.unlink(os.path.join(key, name))
             os.unlink(about)
             os.rmdir(key)
     finally:

@@ -30,9 +30,14 @@ except ImportError:  # on Windows
 else:
     _flock = fcntl.flock
 
-__all__ = ["SUFFIX", "OpenFile", "Writer", "lock", "scan"]
+#: whether the system has locks that end with their process
+LOCKS = _flock is not None
+
+__all__ = ["LOCKS", "SUFFIX", "UNNAMED", "OpenFile", "Writer", "lock", "scan"]
 
 SUFFIX = ".seg"
+#: behind the name of a segment that is not locked yet
+UNNAMED = ".new"
 #: records of this size and more are looked at in the mapped file; smaller ones are read
 MAPPED_BYTES = 1 << 16
 #: read at once when a file of small records is walked through
@@ -159,8 +164,14 @@ class Writer:
         """A new, empty segment. Names are in the order of their making."""
         name = f"{time.time_ns():016x}-{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
         path = os.path.join(folder, name)
-        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        lock(fd)
+        fd = os.open(path + UNNAMED, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            # Locked before anybody can find it, or another process could go on with it.
+            lock(fd)
+            os.rename(path + UNNAMED, path)
+        except BaseException:
+            os.close(fd)
+            raise
         return cls(fd, path, _NO_TABLE, 0)
 
     @classmethod

@@ -15,11 +15,12 @@ It is pickled as its arguments. Files are opened when it is first used, and neve
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from array import array
 from collections import OrderedDict
 from threading import Lock
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy as np
 from penstock import system
 from penstock.disk.folder import content, in_use, make_room, prepare, segments
 from penstock.disk.record import packed, samples_in
-from penstock.disk.segment import OpenFile, Writer, scan
+from penstock.disk.segment import LOCKS, OpenFile, Writer, scan
 from penstock.errors import NotCarried, PlanError
 from penstock.provenance import Place
 
@@ -42,6 +43,8 @@ _SMALLEST = 1 << 16
 _OPEN_FILES = 64
 #: how long nothing is written after a disk was full
 _PAUSE_S = 60.0
+#: folders that were changed in the last second are listed again
+_TICK_NS = 1_000_000_000
 #: where a record is: the number of its segment, and its offset in units of 64 bytes
 _SHIFT, _UNIT = 40, 64
 _MASK = (1 << _SHIFT) - 1
@@ -50,12 +53,12 @@ _MASK = (1 << _SHIFT) - 1
 class _Segment:
     """What is known of a segment."""
 
-    __slots__ = ("full", "own", "path", "scanned")
+    __slots__ = ("full", "own", "path", "scanned", "size")
 
     def __init__(self, path: str, own: bool = False) -> None:
         self.path = path
         #: up to here its records are known
-        self.scanned = 0
+        self.scanned = self.size = 0
         #: no more records will come
         self.full = False
         #: this process writes it
@@ -77,7 +80,8 @@ class _State:
         self.writer: tuple[int, Writer] | None = None
         #: bytes of all keys when that was last looked at, and what was written here since
         self.total = 0
-        self.bytes = 0
+        #: when the folder had last changed when it was listed
+        self.listed = -1
         self.paused_until = 0.0
         self._in_use = in_use(folder)
 
@@ -111,6 +115,11 @@ class DiskStore:
     def locate(self, key: str, size: int, about: dict[str, Any]) -> None:
         """Say what the samples depend on, and how many the source has. Makes the folder."""
         self.key, self.size = key, size
+        if not hasattr(os, "pread") or not LOCKS:
+            raise PlanError(
+                f"{self.label}: this system ({sys.platform}) has no locks (flock) that end with their process; "
+                "leave path= out to keep samples in memory"
+            )
         try:
             prepare(self.folder, about)
         except OSError as exc:
@@ -182,23 +191,33 @@ class DiskStore:
 
     def _refresh(self, state: _State) -> bool:
         found = False
-        state.bytes = 0
-        for path, nbytes in segments(self.folder):
-            state.bytes += nbytes
-            number = state.by_path.get(path)
-            if number is None:
-                number = self._known(state, _Segment(path))
+        for number in self._growing(state):
             segment = state.segments[number]
-            if segment.own or segment.full or nbytes <= segment.scanned:
-                continue
             try:
+                segment.size = os.stat(segment.path).st_size
+                if segment.own or segment.size <= segment.scanned:
+                    continue
                 # Not kept open: a file that is read from stays open by that.
-                table, segment.scanned, segment.full = scan(OpenFile(path), segment.scanned)
+                table, segment.scanned, segment.full = scan(OpenFile(segment.path), segment.scanned)
             except OSError:
                 continue
             found = self._note(state, number, table) or found
-        self.bytes = state.bytes
+        self.bytes = sum(segment.size for segment in state.segments)
         return found
+
+    def _growing(self, state: _State) -> list[int]:
+        """The segments that may have new records. The folder is listed only if that may show new ones."""
+        try:
+            changed = os.stat(self.folder).st_mtime_ns
+        except OSError:
+            return []
+        # A change within a tick of the file system's clock may leave the time as it is.
+        if changed != state.listed or time_ns() - changed < _TICK_NS:
+            state.listed = changed
+            for path, _ in segments(self.folder):
+                if path not in state.by_path:
+                    self._known(state, _Segment(path))
+        return [number for number, segment in enumerate(state.segments) if not segment.full]
 
     def _known(self, state: _State, segment: _Segment) -> int:
         number = state.by_path[segment.path] = len(state.segments)
