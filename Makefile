@@ -14,6 +14,9 @@ STORES := $(VENV)/.stores
 SEED  := $(or $(PENSTOCK_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 TIMES := $(or $(PENSTOCK_TIMES),20)
 
+# Files with tests that run alone: to collect all others would take as long as to run these.
+ALONE  = $(shell grep -rl --include='*.py' 'pytest.mark.alone' tests)
+
 # Tests start hundreds of interpreters; without bytecode each would compile penstock anew, which doubles its start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -30,7 +33,7 @@ demo: $(LIGHT)  ## see a pipeline run, with its diagnosis
 # Two at a time, and then what must have the machine to itself. Exit status 5: ARGS chose nothing of that part.
 test: $(FULL)  ## all tests and doctests but the long ones, always with the same random data
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone and not soak and not stores" $(ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m "alone and not soak and not stores" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m "alone and not soak and not stores" $(or $(ARGS),$(ALONE)) || [ $$? -eq 5 ]
 
 test-stores: $(STORES)  ## tests against a local S3 server
 	$(BIN)/python -m pytest -m stores $(ARGS)

@@ -58,7 +58,7 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
 
 INLINE = Layout("inline", loader={"inline": True})
 BACKGROUND = Layout("background")
-SEVEN = Layout("7-workers", place={"workers": 7})
+FOUR = Layout("4-workers", place={"workers": 4})
 DEFAULTED = Layout("loader-3-workers", loader={"workers": 3})
 ASYNC = Layout("async", place={"workers": 3}, asynchronous=True)
 #: shared by all tests of layouts, since two processes take 50 ms of CPU to start; see `warm_pool`
@@ -77,9 +77,9 @@ def start_pool() -> None:
 
 
 # One of each kind: `penstock.testing.layouts` and test_same_stream.py go through numbers of workers, too.
-THREADS = [INLINE, BACKGROUND, SEVEN, DEFAULTED]
+THREADS = [INLINE, BACKGROUND, FOUR, DEFAULTED]
 PROCESSES = [TWO_PROCESSES, DEFAULTED_PROCESSES]
-FEW_THREADS = [INLINE, BACKGROUND, SEVEN]
+FEW_THREADS = [INLINE, BACKGROUND, FOUR]
 
 
 def with_layouts(*layouts: Layout) -> Callable[[F], F]:

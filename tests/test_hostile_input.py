@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 from tests.cases import for_each
-from tests.helpers import ASYNC, BACKGROUND, INLINE, SEVEN, any_layout, any_workers, few_layouts, until_error
+from tests.helpers import ASYNC, BACKGROUND, FOUR, INLINE, any_layout, any_workers, few_layouts, until_error
 
 import penstock as ps
 
@@ -473,7 +473,7 @@ def test_the_number_of_calls_at_once_never_exceeds_the_workers():
             now -= 1
         return x
 
-    assert SEVEN.run(ps.from_sequence(range(500)).map(count, workers=3)) == list(range(500))
+    assert FOUR.run(ps.from_sequence(range(500)).map(count, workers=3)) == list(range(500))
     assert most <= 3
 
 

@@ -12,8 +12,8 @@ from penstock.testing.layouts import fitting
 
 pytestmark = pytest.mark.fuzz
 
-#: of each pipeline: 100 interleavings and more in all, and 20 times as many in `make fuzz`
-SEEDS = seeds(6)
+#: of each pipeline: 100 interleavings in all, and 20 times as many in `make fuzz`
+SEEDS = seeds(4)
 FEW_SEEDS = SEEDS[: max(3, len(SEEDS) // 2)]
 
 

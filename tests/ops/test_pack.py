@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from tests.cases import for_each
-from tests.helpers import BACKGROUND, INLINE, SEVEN, TWO_PROCESSES, few_layouts, plain, until_error, with_layouts
+from tests.helpers import BACKGROUND, FOUR, INLINE, TWO_PROCESSES, few_layouts, plain, until_error, with_layouts
 
 import penstock as ps
 from penstock import ops
@@ -265,7 +265,7 @@ def inline(which):
     return plain(INLINE.epochs(pipelines(INLINE)[which], 2))
 
 
-@with_layouts(BACKGROUND, SEVEN, TWO_PROCESSES)
+@with_layouts(BACKGROUND, FOUR, TWO_PROCESSES)
 @for_each("which", range(7))
 def test_the_stream_is_the_same_for_any_layout(layout, which):
     assert plain(layout.epochs(pipelines(layout)[which], 2)) == inline(which)

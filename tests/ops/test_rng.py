@@ -423,11 +423,11 @@ def test_global_generators_ride_with_an_op_that_has_one_thread():
 def test_global_draws_are_the_same_for_any_layout(layout):
     # A process has its own generators, so several of them are as good as one.
     def run(one):
-        return one.epochs(ps.from_sequence(range(60)).shuffle().map(global_draws, rng="global", **one.place), 2)
+        return one.epochs(ps.from_sequence(range(30)).shuffle().map(global_draws, rng="global", **one.place), 2)
 
     first, second = run(layout)
     assert [first, second] == run(INLINE)
-    assert len({value for pair in first + second for value in pair}) == 240
+    assert len({value for pair in first + second for value in pair}) == 120
 
 
 @with_layouts(INLINE, BACKGROUND)

@@ -1,10 +1,10 @@
 """The system gives fewer threads than were asked for."""
 
-import subprocess
 import sys
 import time
 
 import pytest
+from tests import nursery
 
 import penstock as ps
 from penstock.executors import executor
@@ -38,7 +38,7 @@ print(*[one.message for one in told])
 class TestLimited:
     def said(self, spare: int) -> list[str]:
         code = LIMITED.format(spare=spare)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=99, check=False)
+        done = nursery.run(code, server=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 

@@ -8,15 +8,16 @@ from functools import cache
 import numpy as np
 import pytest
 from tests.cases import for_each
+from tests.helpers import POOL
 from tests.runtime import kinds_of_data
 from tests.runtime.kinds_of_data import MAKERS, Point, Record
 
 import penstock as ps
 from penstock.testing import difference
 
-pytestmark = pytest.mark.usefixtures("warm_processes")
+pytestmark = pytest.mark.usefixtures("warm_pool")
 
-TWO = {"on": "process", "workers": 2}
+TWO = {"on": POOL}
 
 
 def same(sample):

@@ -12,6 +12,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from tests.cases import for_each
+from tests.helpers import POOL
 from tests.logs import Log
 from tests.random_examples import TIMES
 from tests.runtime.helpers import in_thread
@@ -21,9 +22,11 @@ import penstock as ps
 from penstock.executors import servers
 from penstock.program.sizing import Sizer
 
-pytestmark = pytest.mark.usefixtures("warm_processes")
+pytestmark = pytest.mark.usefixtures("warm_pool")
 
-TWO = {"on": "process", "workers": 2}
+TWO = {"on": POOL}
+#: processes of its own, where their start or end matters
+OWN = {"on": "process", "workers": 2}
 
 
 @pytest.fixture
@@ -243,7 +246,7 @@ def test_generators_are_closed_when_the_reader_stops(log):
         finally:
             log("close", x)
 
-    with ps.from_sequence(range(3)).flat_map(shard, **TWO).loader() as loader:
+    with ps.from_sequence(range(3)).flat_map(shard, **OWN).loader() as loader:
         assert list(islice(iter(loader), 5)) == [0] * 5
     words = Counter(word for _, word, _ in log.lines())
     assert words["open"] == words["close"] > 0
@@ -321,7 +324,7 @@ def test_a_call_past_its_timeout_is_skipped_and_its_process_replaced(log):
             time.sleep(1000)
         return x
 
-    pipeline = ps.from_sequence(range(10)).map(slow, timeout_s=0.5, on_error="skip", **TWO)
+    pipeline = ps.from_sequence(range(10)).map(slow, timeout_s=0.5, on_error="skip", **OWN)
     with pipeline.loader(epochs=1) as loader:
         assert list(loader) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         (record,) = loader.errors()
@@ -352,7 +355,7 @@ def where(sample):
 
 
 def test_two_stages_of_processes_do_not_share_their_processes():
-    samples = list(ps.from_sequence(range(40)).map(where, **TWO).map(where, **TWO))
+    samples = list(ps.from_sequence(range(40)).map(where, **OWN).map(where, **OWN))
     first, second = {sample[1] for sample in samples}, {sample[2] for sample in samples}
     assert [sample[0] for sample in samples] == list(range(40))
     assert not first & second

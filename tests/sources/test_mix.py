@@ -17,8 +17,8 @@ from tests.helpers import (
     ASYNC,
     BACKGROUND,
     DEFAULTED,
+    FOUR,
     INLINE,
-    SEVEN,
     THREADS,
     TWO_PROCESSES,
     any_workers,
@@ -148,7 +148,7 @@ def test_the_stream_is_the_same_for_any_layout(stop):
         )
 
     expected = INLINE.epochs(build(INLINE), 2)
-    for layout in (BACKGROUND, SEVEN, DEFAULTED, ASYNC, TWO_PROCESSES):
+    for layout in (BACKGROUND, FOUR, DEFAULTED, ASYNC, TWO_PROCESSES):
         assert layout.epochs(build(layout), 2) == expected, layout
 
 
@@ -494,7 +494,7 @@ def test_explain_and_repr_show_the_shares():
 
 def test_a_mix_can_be_sent_to_another_process():
     pipeline = ps.mix({"a": (TEN, 0.7), "b": TEN.map(str)}, stop="all")
-    assert SEVEN.run(pickle.loads(pickle.dumps(pipeline))) == INLINE.run(pipeline)
+    assert FOUR.run(pickle.loads(pickle.dumps(pipeline))) == INLINE.run(pipeline)
 
 
 # ---------------------------------------------------------------------- many components
