@@ -217,6 +217,11 @@ def _turn(saved: Any) -> Turn:
     return int(one), int(other), int(third)
 
 
+def _steps(saved: Any) -> tuple[int, ...]:
+    """Sub-indices as they were saved."""
+    return tuple(whole_number(step, "what shuffle(window=) saved") for step in saved)
+
+
 def _covers(loss: Any, depth: int) -> bool:
     """Whether a loss stands for an unknown number of samples, or its place is no recipe: then it has no turn."""
     return bool(loss.hard or loss.told or len(steps_from(loss.place, depth)) < depth)
@@ -271,8 +276,8 @@ class _Members:
     def read(saved: Any, depth: int, ordered: bool) -> _Members:
         """What `plain` wrote."""
         members = _Members([], depth, ordered)
-        first = {int(number): tuple(steps) for number, steps in saved["first"].items()}
-        last = {int(number): tuple(steps) for number, steps in saved["last"].items()}
+        first = {int(number): _steps(steps) for number, steps in saved["first"].items()}
+        last = {int(number): _steps(steps) for number, steps in saved["last"].items()}
         members.spans = [
             Ingredient(place, first=first.get(number), last=last.get(number), whole_input=True)
             for number, place in enumerate(places_from(saved["of"]))

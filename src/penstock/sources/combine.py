@@ -75,7 +75,9 @@ class _Together(Joint):
         return [number for number, one in enumerate(inputs) if not one.count][:1]
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
-        return self.lacking(inputs)
+        # A row is filled from the first part on. The parts before the one that has ended had their samples for it,
+        # so what was lost before these is told, whether it came before it was known that there is no row, or after.
+        return range(min(self.lacking(inputs), default=-1) + 1)
 
     # It ends before its longer inputs do, and must not begin again when it is resumed.
     def save(self) -> Any:
