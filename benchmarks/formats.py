@@ -6,8 +6,8 @@ Contestants, over the same samples, from a warm page cache:
   first 1000    of a global shuffle over a set of tar shards, against webdataset's shuffle buffer of 5 000
   lines         documents of 2 KB: JSON by msgspec, text by Python's file iteration
   tfrecord      records of 2 KB with their checksums, against the same loop by hand
-  tables        batches of 256 rows of three columns, against pyarrow's own batches as numpy arrays
-  arrays        batches of 256 rows, against slices of h5py and of a memmap
+  tables        batches of 1024 rows of three columns, against pyarrow's own batches as numpy arrays
+  arrays        batches of 1024 rows of 3 KB, against slices of h5py and of a memmap
   lmdb          values of 10 KB against a cursor
   Hugging Face  rows of an Arrow data set against its own iteration, if `datasets` is installed
 Targets: 0.95 of a bare loop, 1.0 of another loader, 0.5 of the order for a shuffle over Parquet, 5 for the first
@@ -29,12 +29,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from _measure import Bench
+from _measure import Bench, same_mallopt_as_our_workers
 
 import penstock as ps
 from penstock.formats.tfrecord import framed
 
 BATCH = 256
+ROWS = 1024
 
 
 def count(samples: Iterable[Any]) -> int:
@@ -225,7 +226,7 @@ def rows_of(make: Callable[[], Any], **options: Any) -> Callable[[], int]:
     """Batches of a new pipeline each time, so that nothing is left decoded from the run before."""
 
     def run() -> int:
-        with make().batch(BATCH).loader(epochs=1, **options) as loader:
+        with make().batch(ROWS).loader(epochs=1, **options) as loader:
             return sum(len(next(iter(batch.values())) if isinstance(batch, dict) else batch) for batch in loader)
 
     return run
@@ -251,7 +252,7 @@ def tables(bench: Bench, folder: Path) -> None:
         )
 
     def by_parquet() -> int:
-        return as_numpy(pyarrow.parquet.ParquetFile(folder / "a.parquet").iter_batches(BATCH))
+        return as_numpy(pyarrow.parquet.ParquetFile(folder / "a.parquet").iter_batches(ROWS))
 
     def by_rows() -> int:
         file = pyarrow.parquet.ParquetFile(folder / "a.parquet")
@@ -259,13 +260,13 @@ def tables(bench: Bench, folder: Path) -> None:
 
     def by_arrow() -> int:
         with pa.memory_map(str(folder / "a.arrow")) as file:
-            return as_numpy(pa.ipc.open_file(file).read_all().to_batches(BATCH))
+            return as_numpy(pa.ipc.open_file(file).read_all().to_batches(ROWS))
 
     def by_csv() -> int:
         return as_numpy(
-            batch.slice(first, BATCH)
+            batch.slice(first, ROWS)
             for batch in pyarrow.csv.open_csv(str(folder / "a.csv"))
-            for first in range(0, len(batch), BATCH)
+            for first in range(0, len(batch), ROWS)
         )
 
     def parquet() -> Any:
@@ -317,12 +318,12 @@ def arrays(bench: Bench, folder: Path) -> None:
 
     def by_memmap() -> int:
         mapped = np.load(folder / "x.npy", mmap_mode="r")
-        return sum(len(np.array(mapped[first : first + BATCH])) for first in range(0, n, BATCH))
+        return sum(len(np.array(mapped[first : first + ROWS])) for first in range(0, n, ROWS))
 
     def by_h5py(name: str) -> Callable[[], int]:
         def run() -> int:
             with h5py.File(folder / "x.h5") as file:
-                return sum(len(file[name][first : first + BATCH]) for first in range(0, n, BATCH))
+                return sum(len(file[name][first : first + ROWS]) for first in range(0, n, ROWS))
 
         return run
 
@@ -369,6 +370,7 @@ def hugging_face(bench: Bench, folder: Path) -> None:
 
 def main() -> None:
     bench = Bench("formats", __doc__)
+    same_mallopt_as_our_workers()  # for both sides: otherwise page faults of new memory are what is measured
     with tempfile.TemporaryDirectory() as name:
         os.environ["PENSTOCK_CACHE"] = f"{name}/cache"
         for part in (tar, first_thousand, lines, tfrecord, lmdb, tables, arrays, hugging_face):

@@ -62,7 +62,7 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
-SUBJECTS |= {"disk", "storage", "image", "formats", "writers"}
+SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
@@ -71,9 +71,8 @@ LATE = {
     "construct": {"sources.files", "sources.folder", "sources.mix"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "runnable": {"core.fingerprint", "core.peek", "writers.write"},
-    "readers": {
-        f"sources.{name}" for name in ("arrow", "csv", "hdf5", "lines", "lmdb", "npy", "parquet", "tar", "tfrecord")
-    },
+    "readers.records": {f"sources.{name}" for name in ("lines", "lmdb", "tar", "tfrecord")},
+    "readers.tables": {f"sources.{name}" for name in ("arrow", "csv", "hdf5", "npy", "parquet")},
     "program.desk": {"memory.segment"},
     "core.setup": {"executors.processes"},
     "core.loader": {"core.parts", "stats.diagnose"},

@@ -51,18 +51,8 @@ if _TYPE_CHECKING:
     from penstock.pipeline import Pipeline
     from penstock.program.calls import SampleInfo
     from penstock.program.chunk import ErrorRecord
-    from penstock.readers import (
-        from_arrow,
-        from_csv,
-        from_hdf5,
-        from_jsonl,
-        from_lmdb,
-        from_npy,
-        from_parquet,
-        from_tar,
-        from_text,
-        from_tfrecord,
-    )
+    from penstock.readers.records import from_jsonl, from_lmdb, from_tar, from_text, from_tfrecord
+    from penstock.readers.tables import from_arrow, from_csv, from_hdf5, from_npy, from_parquet
     from penstock.resume.ranks import merge_states
     from penstock.resume.schema import edit_state
     from penstock.stats.report import Diagnosis
@@ -108,18 +98,8 @@ else:
             "penstock.pipeline": ["Pipeline"],
             "penstock.program.calls": ["SampleInfo"],
             "penstock.program.chunk": ["ErrorRecord"],
-            "penstock.readers": [
-                "from_arrow",
-                "from_csv",
-                "from_hdf5",
-                "from_jsonl",
-                "from_lmdb",
-                "from_npy",
-                "from_parquet",
-                "from_tar",
-                "from_text",
-                "from_tfrecord",
-            ],
+            "penstock.readers.records": ["from_jsonl", "from_lmdb", "from_tar", "from_text", "from_tfrecord"],
+            "penstock.readers.tables": ["from_arrow", "from_csv", "from_hdf5", "from_npy", "from_parquet"],
             "penstock.core.loader": ["Loader"],
             "penstock.resume.schema": ["edit_state"],
             "penstock.resume.ranks": ["merge_states"],

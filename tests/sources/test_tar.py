@@ -179,6 +179,13 @@ def test_skipped_samples_are_counted(tmp_path):
         assert len(loader.errors()) == 4
 
 
+def test_relative_paths_are_those_of_the_folder_in_which_the_pipeline_was_made(shards, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pipeline = ps.from_tar("train-000.tar")
+    monkeypatch.chdir("/")
+    assert list(pipeline.map(dict, on="process", workers=1)) == list(pipeline) == expected(40)
+
+
 def test_a_folder_gives_its_archives_and_not_their_indexes(shards, tmp_path):
     assert len(ps.from_tar(shards)) == 120
     assert len([name for name in os.listdir(tmp_path) if name.endswith(".index")]) == 3

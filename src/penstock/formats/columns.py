@@ -143,10 +143,13 @@ class Column:
     def __init__(self, array: Any) -> None:
         self.array = array
         self.is_text = _is_text(array.type)
+        self._is_string = self.is_text and str(array.type) in ("string", "large_string")
 
     def rows(self, numbers: Numbers) -> list[Any]:
         """One value per row."""
-        found: list[Any] = self._taken(numbers).to_pylist()
+        taken = self._taken(numbers)
+        # By way of an array of objects strings take half the time, and binary values twice.
+        found: list[Any] = taken.to_numpy(zero_copy_only=False).tolist() if self._is_string else taken.to_pylist()
         return found
 
     def part(self, numbers: Numbers) -> Any:

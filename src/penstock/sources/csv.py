@@ -22,7 +22,7 @@ from penstock.formats.csv import Dialect, build_index, header_of
 from penstock.formats.groups import Groups
 from penstock.formats.index import Where, index_of
 from penstock.formats.spans import read_pieces
-from penstock.sources.shards import Options, files_label, split_runs
+from penstock.sources.shards import Options, files_label, names_content, split_runs
 from penstock.sources.source import Indices, StreamSource
 from penstock.sources.tables import TableShard, TableSource
 
@@ -136,8 +136,11 @@ class CsvSource(TableSource):
     def _opened(self, path: str) -> _Shard:
         with self._typed:
             if not self._has_types:
-                self.dialect = self._shard_of(self.paths[0]).typed()
+                first = self._shard_of(self.paths[0])
+                first.dialect = self.dialect = first.typed()
                 self._has_types = True
+                if path == self.paths[0]:
+                    return first
         return self._shard_of(path)
 
     def _shard_of(self, path: str) -> _Shard:
@@ -195,7 +198,7 @@ class CsvStream(StreamSource):
 
     @property
     def content(self) -> str:
-        return self._told
+        return f"{names_content(self.paths)} {self._told}".rstrip()
 
     def shards(self) -> Sequence[str]:
         return self.paths

@@ -20,7 +20,7 @@ from penstock.formats.index import Where, index_of
 from penstock.formats.lines import build_index, build_index_without_blank, forward, stripped
 from penstock.formats.spans import read_pieces
 from penstock.formats.tree import from_json
-from penstock.sources.shards import Options, Shard, ShardSource, files_label
+from penstock.sources.shards import Options, Shard, ShardSource, files_label, names_content
 from penstock.sources.source import Indices, StreamSource
 
 __all__ = ["Json", "LineSource", "LineStream", "Text"]
@@ -209,7 +209,7 @@ class LineStream(StreamSource):
 
     @property
     def content(self) -> str:
-        return self.what.told
+        return f"{names_content(self.paths)} {self.what.told}".rstrip()
 
     def shards(self) -> Sequence[str]:
         return self.paths

@@ -21,7 +21,7 @@ from penstock.formats.groups import Groups
 from penstock.formats.kinds import META, Form, Restored
 from penstock.formats.seekable import seekable
 from penstock.ops.op import Length
-from penstock.sources.shards import Options, files_label
+from penstock.sources.shards import Options, files_label, names_content
 from penstock.sources.source import StreamSource, subset_of
 from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource
 
@@ -235,7 +235,7 @@ class ParquetStream(StreamSource):
 
     @property
     def content(self) -> str:
-        said = ["" if self.columns is None else f"columns {', '.join(self.columns)}"]
+        said = [names_content(self.paths), "" if self.columns is None else f"columns {', '.join(self.columns)}"]
         return " ".join(filter(None, [*said, "" if self.filter is None else str(self.filter)]))
 
     def length(self) -> Length:

@@ -22,7 +22,7 @@ from penstock import storage
 from penstock.errors import OnError, PlanError, ReadError, Skip
 from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
 
-__all__ = ["Options", "Shard", "ShardSource", "check_on_error", "files_label", "split_runs"]
+__all__ = ["Options", "Shard", "ShardSource", "check_on_error", "files_label", "names_content", "split_runs"]
 
 #: shards that are open at the same time in one process
 _OPEN = 256
@@ -64,10 +64,6 @@ class Shard(ABC):
     def read(self, numbers: Indices) -> Sequence[Any]:
         """The records with these numbers, in that order."""
 
-    def read_batch(self, numbers: Indices) -> Any:
-        """The same as one batch."""
-        return NotImplemented
-
     def name(self, number: int) -> str:
         """What the user calls a record within its file."""
         return str(number)
@@ -82,6 +78,14 @@ def files_label(verb: str, paths: Sequence[str]) -> str:
     first = os.path.basename(paths[0].rstrip("/")) or paths[0]
     shown = "".join(one if one.isprintable() else "?" for one in first)
     return f"{verb}({shown}{f' and {len(paths) - 1} more' if len(paths) > 1 else ''})"
+
+
+def names_content(paths: Sequence[str]) -> str:
+    """What tells one list of files from another: their names, and not the folders that they are in."""
+    from hashlib import blake2b
+
+    told = "\n".join(map(os.path.basename, paths))
+    return f"files {blake2b(told.encode('utf-8', 'surrogateescape'), digest_size=8).hexdigest()}"
 
 
 def check_on_error(on_error: Any, verb: str) -> OnError:
@@ -130,6 +134,8 @@ class ShardSource(IndexedSource):
     @property
     def starts(self) -> NDArray[np.int64]:
         """The number of the first record of each shard, and of all. Indexes what has no index."""
+        if self._starts is not None:
+            return self._starts
         with self._lock:
             if self._starts is None:
                 counts = self._index_all()
@@ -152,7 +158,13 @@ class ShardSource(IndexedSource):
 
     def _summary(self, number: int) -> tuple[int, str, int]:
         shard = self._opened(self.paths[number])
+        self._note(number, shard)
+        if number < _OPEN:
+            self._shards[number] = shard
         return len(shard), shard.content, shard.size
+
+    def _note(self, number: int, shard: Shard) -> None:
+        """A shard was opened for the first time. Several threads call it."""
 
     def __len__(self) -> int:
         return int(self.starts[-1]) if self.subset is None else len(self.subset)

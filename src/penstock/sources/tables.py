@@ -81,11 +81,9 @@ class TableSource(ShardSource):
         self._decoded: dict[int, tuple[int, int]] = {}
         super().__init__(paths, indices, on_error, options)
 
-    def _summary(self, number: int) -> tuple[int, str, int]:
-        shard = self._opened(self.paths[number])
+    def _note(self, number: int, shard: Shard) -> None:
         assert isinstance(shard, TableShard)
         self._decoded[number] = shard.decoded_bytes, len(shard.starts) - 1
-        return len(shard), shard.content, shard.size
 
     @property
     def decoded_bytes(self) -> int:

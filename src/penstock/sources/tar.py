@@ -20,7 +20,7 @@ from penstock.formats.fields import decoder_of, restored
 from penstock.formats.index import Where, index_of, unpacked
 from penstock.formats.spans import read_pieces
 from penstock.formats.webdataset import KIND, TREE, build_index, samples
-from penstock.sources.shards import Options, Shard, ShardSource, files_label
+from penstock.sources.shards import Options, Shard, ShardSource, files_label, names_content
 from penstock.sources.source import Indices, StreamSource
 
 __all__ = ["Fields", "Layout", "TarSource", "TarStream"]
@@ -228,7 +228,7 @@ class TarStream(StreamSource):
 
     @property
     def content(self) -> str:
-        return self.layout.told()
+        return f"{names_content(self.paths)} {self.layout.told()}".rstrip()
 
     def shards(self) -> Sequence[str]:
         return self.paths

@@ -19,7 +19,7 @@ from penstock.formats.example import parse_example
 from penstock.formats.index import Where, index_of
 from penstock.formats.spans import read_pieces
 from penstock.formats.tfrecord import FOOTER, HEADER, KIND, all_checked, build_index, forward
-from penstock.sources.shards import Options, Shard, ShardSource, files_label
+from penstock.sources.shards import Options, Shard, ShardSource, files_label, names_content
 from penstock.sources.source import Indices, StreamSource
 
 __all__ = ["Examples", "RecordSource", "RecordStream"]
@@ -180,7 +180,7 @@ class RecordStream(StreamSource):
 
     @property
     def content(self) -> str:
-        return self.examples.told
+        return f"{names_content(self.paths)} {self.examples.told}".rstrip()
 
     def shards(self) -> Sequence[str]:
         return self.paths

@@ -1,0 +1,139 @@
+"""Arrays in ``.npy`` and ``.npz`` files, by row: mapped into memory, read by position, or decompressed.
+
+Local ``.npy`` files are mapped, and so are the members of a ``.npz`` file that are not compressed. Compressed
+members are decompressed no further than their header says. What is damaged or cut short raises ValueError or what
+zipfile raises; pickled objects are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import storage
+from penstock.formats.npy import header_length, npy_array, npy_header
+from penstock.formats.seekable import seekable
+from penstock.formats.spans import read_pieces
+
+__all__ = ["Arrays", "Rows", "npy_rows", "npz_arrays"]
+
+#: consecutive rows, or any
+Indices = range | NDArray[np.int64]
+
+
+class Rows:
+    """The rows of one array, wherever its values are."""
+
+    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+        if not shape:
+            raise ValueError("an array without dimensions has no rows")
+        self.dtype = dtype
+        self.shape = shape
+
+    def block(self, numbers: Indices) -> NDArray[Any]:
+        raise NotImplementedError
+
+
+class _Mapped(Rows):
+    """In memory, or mapped into it."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        super().__init__(array.dtype, array.shape)
+        self.array = array
+
+    def block(self, numbers: Indices) -> NDArray[Any]:
+        return self.array[numbers.start : numbers.stop] if isinstance(numbers, range) else self.array[numbers]
+
+
+class _Remote(Rows):
+    """In a file that is read by position."""
+
+    def __init__(self, file: storage.File, dtype: np.dtype[Any], shape: tuple[int, ...], at: int) -> None:
+        super().__init__(dtype, shape)
+        self.file = file
+        self.at = at
+        self.row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+
+    def block(self, numbers: Indices) -> NDArray[Any]:
+        at = [self.at + int(number) * self.row_bytes for number in numbers]
+        pieces = read_pieces(self.file, at, [self.row_bytes] * len(at))
+        return np.frombuffer(b"".join(pieces), self.dtype).reshape(len(at), *self.shape[1:])
+
+
+def npy_rows(path: str, file: storage.File, at: int, size: int) -> Rows:
+    """The rows of a ``.npy`` file that takes ``file[at : at + size]``."""
+    start = file.read_at(at, min(12, size))
+    length = header_length(start)
+    if length > min(size, 1 << 16):
+        raise ValueError("its header is longer than the file")
+    dtype, fortran, shape = npy_header(file.read_at(at, length))
+    count = 1
+    for one in shape:
+        count *= one
+    if count < 0 or length + count * dtype.itemsize > size:
+        raise ValueError(f"{dtype}{list(shape)} takes {count * dtype.itemsize} bytes, and {size - length} follow")
+    here = storage.local(path)
+    if not count or not dtype.itemsize:
+        return _Mapped(np.empty(shape, dtype))
+    if here is not None:
+        order = "F" if fortran else "C"
+        found = np.memmap(here, dtype, mode="r", offset=at + length, shape=shape, order=order)  # type: ignore[call-overload]
+        return _Mapped(np.asarray(found))
+    if fortran:
+        return _Mapped(npy_array(file.read_at(at, size)))
+    return _Remote(file, dtype, shape, at + length)
+
+
+class Arrays:
+    """The arrays of a ``.npz`` file by name."""
+
+    def __init__(self, rows: Mapping[str, Rows], nbytes: int) -> None:
+        self.rows = rows
+        self.nbytes = nbytes
+
+
+def npz_arrays(path: str, file: storage.File, options: Mapping[str, Any] | None) -> Arrays:
+    rows: dict[str, Rows] = {}
+    nbytes = 0
+    with zipfile.ZipFile(io.BufferedReader(seekable(path, options), 1 << 16)) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
+                head = file.read_at(member.header_offset, 30)
+                # The lengths of name and extra field are those of the member's own header, not of the directory.
+                skipped = 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+                rows[name] = npy_rows(path, file, member.header_offset + skipped, member.file_size)
+            else:
+                array = _decompressed(archive, member)
+                nbytes += array.nbytes
+                rows[name] = _Mapped(array)
+    if not rows:
+        raise ValueError("there is no array in it")
+    return Arrays(rows, nbytes)
+
+
+def _decompressed(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """An array of a compressed member, read only as far as its header says: what follows may be a bomb."""
+    with archive.open(member) as stream:
+        start = stream.read(12)
+        length = header_length(start)
+        head = start + stream.read(min(length, 1 << 16) - len(start))
+        dtype, _, shape = npy_header(head)
+        size = dtype.itemsize
+        for one in shape:
+            size *= one
+        if size < 0 or length + size != member.file_size:
+            raise ValueError(
+                f"{member.filename}: {dtype}{list(shape)} does not take {member.file_size - length} bytes"
+            )
+        data = stream.read(size)
+        if len(data) < size or stream.read(1):
+            raise ValueError(f"{member.filename} does not have the {size} bytes that it should have")
+    array = npy_array(head + data)
+    array.flags.writeable = False
+    return array
