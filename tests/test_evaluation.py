@@ -7,18 +7,18 @@ from collections import namedtuple
 import numpy as np
 import pytest
 from tests.cases import for_each
-from tests.helpers import BACKGROUND, INLINE, SEVEN, TWO_PROCESSES
+from tests.helpers import BACKGROUND, FOUR, INLINE, TWO_PROCESSES
 
 import penstock as ps
 from penstock import evaluation
 
-pytestmark = pytest.mark.usefixtures("warm_processes")
+pytestmark = [pytest.mark.usefixtures("warm_processes"), pytest.mark.usefixtures("warm_pool")]
 
 X = np.random.default_rng(0).normal(size=(103, 4))
 Y = np.arange(103)
 Scores = namedtuple("Scores", "loss counts")
 
-LAYOUTS = [INLINE, BACKGROUND, SEVEN, TWO_PROCESSES]
+LAYOUTS = [INLINE, BACKGROUND, FOUR, TWO_PROCESSES]
 
 
 def batches(layout=BACKGROUND, size=10):

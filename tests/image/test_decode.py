@@ -19,7 +19,7 @@ Image = pytest.importorskip("PIL.Image")
 ImageOps = pytest.importorskip("PIL.ImageOps")
 pytest.importorskip("simplejpeg")
 pytest.importorskip("cv2")
-pytestmark = pytest.mark.usefixtures("warm_processes")
+pytestmark = [pytest.mark.usefixtures("warm_processes"), pytest.mark.usefixtures("warm_pool")]
 
 #: what is missing when each decoder is used
 WITHOUT = {"simplejpeg": [], "cv2": ["simplejpeg"], "pillow": ["simplejpeg", "cv2"]}

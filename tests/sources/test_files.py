@@ -14,7 +14,7 @@ import penstock as ps
 from penstock.sources.files import FileSource
 from penstock.testing import check_resume, check_source
 
-pytestmark = pytest.mark.usefixtures("warm_processes")
+pytestmark = [pytest.mark.usefixtures("warm_processes"), pytest.mark.usefixtures("warm_pool")]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from penstock.storage import retry
 from penstock.testing import check_source
 
 pytest.importorskip("obstore")
-pytestmark = pytest.mark.usefixtures("warm_processes")
+pytestmark = [pytest.mark.usefixtures("warm_processes"), pytest.mark.usefixtures("warm_pool")]
 
 FILES = {f"img/{number:03}.bin": bytes([number % 251]) * (100 + number) for number in range(200)}
 #: a quick server and its client on one machine; real ones have other times

@@ -16,7 +16,7 @@ from penstock.storage import retry
 from penstock.storage.clients import forget_clients
 from penstock.testing import check_source
 
-pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("warm_processes")]
+pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("warm_pool")]
 
 ODD = ["a b.bin", "a+b.bin", "per%20cent.bin", "ümlaut.bin", "hash#1.bin", "q?x=1.bin"]
 MANY = {f"many/{number:04}.bin": bytes([number % 251]) * (number % 90 + 1) for number in range(1010)}
