@@ -7,6 +7,7 @@ KeyboardInterrupt at point number k. Each k is one interrupt, at the same place 
 
 import dis
 import sys
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,10 +49,20 @@ class Interrupt:
         return self._opcode
 
     def _point(self, frame):
+        if _in_finalizer(frame):
+            return  # Python itself drops what is raised there
         self.points += 1
         if self.points == self.k:
             self.where = f"{frame.f_code.co_filename[len(_SOURCE) + 1 :]}:{frame.f_lineno}"
             raise KeyboardInterrupt
+
+
+def _in_finalizer(frame):
+    while frame is not None:
+        if frame.f_code is weakref.finalize.__call__.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _found = {}
