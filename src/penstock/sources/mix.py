@@ -293,8 +293,8 @@ class _First(_Mixed):
         return 0
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
-        # The one that has ended it. And the next to be drawn from, if that comes first: while it was waited for, what
-        # was lost there has passed, and so it must where nobody had to wait.
+        # The one that has ended it. And the next to be drawn from, if that comes first: while it was waited for,
+        # what was lost there has passed, and so it must where nobody had to wait.
         (last,) = self.waits
         return sorted({last, min(last, self.draws.peek())})
 
