@@ -27,7 +27,7 @@ from penstock.errors import PenstockError, PlanError, StateMismatch
 from penstock.ops.joint import Absent, Joint
 from penstock.program.chunk import Chunk, Failure, Loss, Ticket
 from penstock.program.failure import take_note
-from penstock.provenance import Place, steps_from
+from penstock.provenance import Place
 from penstock.resume.cursor import Cursor, FromParts, Held, saved_edge
 from penstock.resume.schema import Front, InputState
 
@@ -249,9 +249,9 @@ class JoinedInlet(Inlet):
         """A loss as it stands behind the joint."""
         joint, queue = self.joint, self.queues[number]
         assert joint is not None
-        coarse = len(steps_from(loss.place, queue.depth)) < queue.depth if queue.depth else False
+        coarse = loss.steps < queue.depth
         place = joint.passed_on(loss.place, number, queue.epoch)
-        return loss._replace(place=place, hard=loss.hard or coarse or joint.groups)
+        return loss._replace(place=place, hard=loss.hard or coarse or joint.groups, steps=0)
 
     def _get_more(self, joint: Joint, lacking: Sequence[int]) -> bool:
         moved = not joint.takes_losses and self._pass_losses(joint.next_taken(lacking))

@@ -5,9 +5,26 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from penstock.program.chunk import Chunk, Loss, Ticket
-from penstock.provenance import input_of, key_of
+from penstock.provenance import input_of, key_of, steps_from
 
-__all__ = ["take_losses"]
+__all__ = ["count_steps", "take_losses"]
+
+
+def count_steps(chunk: Chunk, ticket: Ticket, depth: int, before: int) -> None:
+    """Note how many ops had made several samples of one before each of the losses of `chunk`, which are new.
+
+    `depth` ops of the stage do, and `before` earlier ones since the last joint or the source. The place alone
+    does not tell: what comes through a joint may have sub-indices of its own.
+    """
+    inputs = {key_of(place) for place in ticket.inputs}
+    chunk.losses = [loss._replace(steps=before + _steps_here(loss, inputs, depth)) for loss in chunk.losses]
+
+
+def _steps_here(loss: Loss, inputs: set[Hashable], depth: int) -> int:
+    for steps in range(depth + 1):
+        if key_of(input_of(loss.place, steps)) in inputs:
+            return steps
+    return len(steps_from(loss.place, depth))  # of a batch that the worker has made
 
 
 def take_losses(chunk: Chunk, ticket: Ticket, depth: int, done: bool) -> None:

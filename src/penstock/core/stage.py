@@ -19,7 +19,7 @@ from penstock.core.alternate import Alternating
 from penstock.core.budget import estimated_bytes
 from penstock.core.inlets import Inlet
 from penstock.core.lane import Job, Lane, Pull
-from penstock.core.losses import take_losses
+from penstock.core.losses import count_steps, take_losses
 from penstock.core.outlets import AsDone, InOrder, Outlet
 from penstock.core.redo import Intake, Resumed, turns_key
 from penstock.core.room import Room
@@ -65,6 +65,8 @@ class StageRun:
                 self.outlet.resume(first, resumed.opened, resumed.slots, resumed.redo.owed)
         else:
             self.outlet = InOrder() if stage.ordered else AsDone(stage.expands, stage.unit if stage.groups else 0)
+        #: ops since the last joint or the source that make several samples of one
+        self._depth = stage.depth
         self.cancelled = False
         self.issued = 0
         self.open = 0
@@ -300,6 +302,9 @@ class StageRun:
         if self.cancelled:
             lane.budget.give_back(job.ticket.nbytes)
             return
+        if self._depth and chunk is not None and chunk.losses:
+            stage = lane.stage
+            count_steps(chunk, job.ticket, stage.expands, self._depth - stage.expands)
         if chunk is not None and not job.ticket.losses and self._intakes is None:
             chunk.origin, chunk.redo = job.ticket.origin, job.ticket.redo
         elif chunk is not None or job.ticket.losses:

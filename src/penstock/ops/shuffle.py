@@ -224,7 +224,7 @@ def _steps(saved: Any) -> tuple[int, ...]:
 
 def _covers(loss: Any, depth: int) -> bool:
     """Whether a loss stands for an unknown number of samples, or its place is no recipe: then it has no turn."""
-    return bool(loss.hard or loss.told or len(steps_from(loss.place, depth)) < depth)
+    return bool(loss.hard or loss.told or loss.steps < depth)
 
 
 class _Members:

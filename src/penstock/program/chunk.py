@@ -62,6 +62,8 @@ class Loss(NamedTuple):
     hard: bool = False
     #: reported, and no more: it is told again after a resume, and took its place in the stream before
     told: bool = False
+    #: how many ops had made several samples of one, since the last joint or the source, before it was lost
+    steps: int = 0
 
     @staticmethod
     def of(before: int, record: ErrorRecord) -> Loss:

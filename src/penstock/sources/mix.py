@@ -191,10 +191,10 @@ class _Mixed(Joint):
             chosen = draws.draw(min(most, room), lambda number: inputs[number].count)
             if not chosen:
                 number = draws.peek()
-                if inputs[number].ended:
+                if inputs[number].ended and not inputs[number].items:
                     self._ran_out(number, inputs[number])
                 else:
-                    self.waits = [number]
+                    self.waits = [number]  # for more, or for what was lost behind its last sample to pass
         self._chosen = chosen
         return self._taken(inputs, chosen)
 
@@ -292,6 +292,12 @@ class _First(_Mixed):
         self.ended = inputs[min(short)].ended
         return 0
 
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        # The one that has ended it. And the next to be drawn from, if that comes first: while it was waited for,
+        # what was lost there has passed, and so it must where nobody had to wait.
+        (last,) = self.waits
+        return sorted({last, min(last, self.draws.peek())})
+
 
 class _All(_Mixed):
     """Goes on with the others when a component has ended, in their proportions."""
@@ -299,6 +305,9 @@ class _All(_Mixed):
     def _ran_out(self, number: int, one: Input) -> None:
         self.draws.begin(other for other in self.draws.running if other != number)
         self.ended = not self.draws.running
+
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return Joint.drained(self, inputs)
 
     def save(self) -> Any:
         running = {self.draws.names[number] for number in self.draws.running}
@@ -369,6 +378,10 @@ class _Cycle(_Mixed):
             self.unfinished.remove(number)
         self.ended = True
         return 0
+
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        # Those of which one pass was enough are known to have ended.
+        return [number for number, passes in self.passes.items() if not passes]
 
     def _ran_out(self, number: int, one: Input) -> None:
         if not self.seen[number]:
