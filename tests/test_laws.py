@@ -583,6 +583,28 @@ BROKEN: dict[str, Design] = {
     "law 3: a loss that covers several samples had a turn in the second of two windows": a(
         "sequence", 20, fails("flat_map", 2, flag=True), Step("window", 3, size=9), Step("window", 4, size=20)
     ),
+    "law 2: what was lost in an earlier pass was made again as of the pass that runs": a(
+        "shards", 20, fails("map", 2), fails("map", 3), Step("repeat", 4, size=2), Step("window", 5, size=5)
+    ),
+    "law 1: what was lost before a row of zip() that cannot be filled": a(
+        "zip",
+        0,
+        parts=(
+            a("sequence", 20, fails("map", 2), Step("batch", 3, size=2), Step("map", 4)),
+            Design("shards", 5, 3),
+        ),
+    ),
+    "law 2: what was lost behind the last sample of a part of mix()": a(
+        "mix first", 0, Step("repeat", 3, size=1), parts=(a("iterable", 12, fails("flat_map", 2, flag=True)),)
+    ),
+    "law 2: a loss behind a joint was taken for one sample of the flat_map it had failed in": a(
+        "sequence",
+        30,
+        Step("rebatch", 2, size=3),
+        fails("interleave", 3, size=2, flag=True),
+        Step("window", 4, size=2),
+        flag="shuffled",
+    ),
     "law 3: batches that workers make in a stage without order": a(
         "sequence", 20, Step("batch", 2, size=2), Step("filter", 3, workers=2, ordered=False)
     ),

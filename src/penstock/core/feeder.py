@@ -158,10 +158,11 @@ def _unchanged(loss: Loss) -> Loss:
 class Sought:
     """Samples that are to be made again for one purpose: all that `wants` names."""
 
-    def __init__(self, wants: Sequence[Want], number: int = 0) -> None:
+    def __init__(self, wants: Sequence[Want], number: int = 0, epoch: int | None = None) -> None:
         self.wants = wants
-        #: the input of the joint
+        #: the input of the joint, and its epoch
         self.input = number
+        self.epoch = epoch
         self.found: list[tuple[Any, Place]] = []
         self.losses: list[Loss] = []
 

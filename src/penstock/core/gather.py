@@ -245,12 +245,12 @@ class JoinedInlet(Inlet):
                 kept.append(place)
         return out, kept, losses
 
-    def _on(self, loss: Loss, number: int) -> Loss:
-        """A loss as it stands behind the joint."""
+    def _on(self, loss: Loss, number: int, epoch: int | None = None) -> Loss:
+        """A loss as it stands behind the joint; `epoch` is that of the upstream, if not the one that runs."""
         joint, queue = self.joint, self.queues[number]
         assert joint is not None
         coarse = loss.steps < queue.depth
-        place = joint.passed_on(loss.place, number, queue.epoch)
+        place = joint.passed_on(loss.place, number, queue.epoch if epoch is None else epoch)
         return loss._replace(place=place, hard=loss.hard or coarse or joint.groups, steps=0)
 
     def _get_more(self, joint: Joint, lacking: Sequence[int]) -> bool:

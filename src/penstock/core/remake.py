@@ -65,7 +65,7 @@ class Remake:
                 else Want.sample(part.place, queue.depth)
             )
             epoch = queue.epoch if part.epoch is None else part.epoch
-            sought[part.input].setdefault(epoch, []).append(found := Sought([want], part.input))
+            sought[part.input].setdefault(epoch, []).append(found := Sought([want], part.input, epoch))
             return found
 
         for place in self._redo.places:
@@ -110,7 +110,7 @@ class Remake:
                 # An input that fails after it has made the sample: that was reported with what comes next.
                 new = [] if one.found else [loss for loss in one.losses if id(loss.record) not in told]
                 losses += [
-                    self._on(loss, one.input)._replace(before=len(samples), told=loss.told or not gone)
+                    self._on(loss, one.input, one.epoch)._replace(before=len(samples), told=loss.told or not gone)
                     for loss in new
                 ]
                 told.update(id(loss.record) for loss in new)
