@@ -16,7 +16,7 @@ import asyncio
 import threading
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypedDict
 from urllib.parse import urlsplit
 
@@ -128,6 +128,8 @@ class Server:
             self.port = server.sockets[0].getsockname()[1]
             self._ready.set()
             await self._done.wait()
+            while self.open_requests:  # clients that have gone leave some behind
+                await asyncio.sleep(LATENCY_S)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open_requests += 1
@@ -142,8 +144,10 @@ class Server:
         except (asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
             return  # the server closes, or the client has gone
         finally:
-            self.open_requests -= 1
             writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            self.open_requests -= 1
 
 
 @contextmanager
