@@ -192,7 +192,8 @@ def kill_while(work, at):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@for_each("format, every", [("jsonl", 1), ("tar", 8)])
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("format", ["jsonl", pytest.param("tar", marks=pytest.mark.soak)])
 def test_a_run_killed_at_any_step_is_finished_by_the_next_with_the_same_bytes(tmp_path, format, every):
     numbers = ps.from_sequence(range(13)).shuffle().filter(lambda n: n % 5)
     pipeline = numbers.map(lambda n: {"n": n, "x": np.arange(n)})
