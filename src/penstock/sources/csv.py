@@ -116,6 +116,7 @@ class CsvSource(TableSource):
     """Records of plain files, in any order."""
 
     verb = "from_csv"
+    most_open = 8192
 
     def __init__(
         self,
