@@ -60,8 +60,8 @@ class _Remote(Rows):
         self.row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
 
     def block(self, numbers: Indices) -> NDArray[Any]:
-        at = [self.at + int(number) * self.row_bytes for number in numbers]
-        pieces = read_pieces(self.file, at, [self.row_bytes] * len(at))
+        at = self.at + np.asarray(numbers, dtype=np.int64) * self.row_bytes
+        pieces = read_pieces(self.file, at, np.full(len(at), self.row_bytes))
         return np.frombuffer(b"".join(pieces), self.dtype).reshape(len(at), *self.shape[1:])
 
 

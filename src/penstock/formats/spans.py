@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock import storage
 
@@ -12,37 +13,47 @@ __all__ = ["read_pieces"]
 _LOCAL_GAP = 1 << 12
 _REMOTE_GAP = 1 << 18
 #: a local piece of this size is worth a read of its own: taking it out of a larger one would copy it twice
-_LOCAL_LARGE = 1 << 15
+_LOCAL_LARGE = 1 << 12
 #: the most that is read at once
 _LONGEST = 1 << 23
 
+Int64s = NDArray[np.int64]
 
-def read_pieces(file: storage.File, at: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+
+def read_pieces(file: storage.File, at: Int64s, sizes: Int64s) -> list[bytes]:
     """The bytes ``file[at[i] : at[i] + sizes[i]]`` for every i."""
+    if len(at) < 2:
+        return [_piece(file, start, size) for start, size in zip(at.tolist(), sizes.tolist(), strict=True)]
     gap, large = (_LOCAL_GAP, _LOCAL_LARGE) if storage.local(file.path) is not None else (_REMOTE_GAP, _LONGEST)
+    ends = at + sizes
+    between = at[1:] - ends[:-1]
+    small = sizes < large
+    apart = (between < 0) | (between > gap) | ~small[1:] | ~small[:-1]
+    if apart.all():
+        read_at = file.read_at
+        return [
+            read_at(start, size) if size else b"" for start, size in zip(at.tolist(), sizes.tolist(), strict=True)
+        ]
+    return _joined(file, at.tolist(), ends.tolist(), apart.tolist())
+
+
+def _joined(file: storage.File, at: list[int], ends: list[int], apart: list[bool]) -> list[bytes]:
+    """Each run of pieces that are not apart, in one read, or in several where it is long."""
     out: list[bytes] = []
-    read_at = file.read_at
-    count, number = len(at), 0
-    while number < count:
-        start = at[number]
-        end = start + sizes[number]
-        last = number + 1
-        if sizes[number] < large:
-            while (
-                last < count
-                and end <= at[last] <= end + gap
-                and sizes[last] < large
-                and at[last] + sizes[last] - start <= _LONGEST
-            ):
-                end = at[last] + sizes[last]
-                last += 1
-        data = read_at(start, end - start) if end > start else b""
-        if last == number + 1:
+    first, count = 0, len(at)
+    while first < count:
+        last = first
+        while last < count - 1 and not apart[last] and ends[last + 1] - at[first] <= _LONGEST:
+            last += 1
+        start = at[first]
+        data = _piece(file, start, ends[last] - start)
+        if first == last:
             out.append(data)
         else:
-            out += [
-                data[a - start : a - start + size]
-                for a, size in zip(at[number:last], sizes[number:last], strict=True)
-            ]
-        number = last
+            out += [data[at[number] - start : ends[number] - start] for number in range(first, last + 1)]
+        first = last + 1
     return out
+
+
+def _piece(file: storage.File, start: int, size: int) -> bytes:
+    return file.read_at(start, size) if size else b""

@@ -87,7 +87,7 @@ class _Shard(TableShard):
         self.check()
         chosen = np.asarray(numbers, dtype=np.int64)
         at = self.at[chosen]
-        pieces = read_pieces(self.file, at.tolist(), (self.ends[chosen] - at).tolist())
+        pieces = read_pieces(self.file, at, self.ends[chosen] - at)
         return Columns(self._parsed(b"".join(p if p[-1:] == b"\n" else p + b"\n" for p in pieces), chosen))
 
     def _parsed(self, text: bytes, numbers: NDArray[np.int64]) -> Any:
@@ -116,6 +116,7 @@ class CsvSource(TableSource):
     """Records of plain files, in any order."""
 
     verb = "from_csv"
+    most_open = 8192
 
     def __init__(
         self,

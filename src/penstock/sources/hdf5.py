@@ -176,6 +176,7 @@ class Hdf5Source(ShardSource):
     """Rows of data sets in files, in any order."""
 
     verb = "from_hdf5"
+    most_open = 256  # each has a descriptor
 
     def __init__(
         self,

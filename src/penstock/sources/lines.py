@@ -157,7 +157,7 @@ class _Lines(Shard):
             first = int(at[0])
             return self.file.read_at(first, int(at[-1]) - first), (at - first).tolist()
         at, ends = self.at[numbers], self.at[numbers + 1]
-        lines = read_pieces(self.file, at.tolist(), (ends - at).tolist())
+        lines = read_pieces(self.file, at, ends - at)
         lines = [line if line[-1:] == b"\n" else line + b"\n" for line in lines]
         return b"".join(lines), [0, *accumulate(map(len, lines))]
 

@@ -151,6 +151,7 @@ class LmdbSource(ShardSource):
     """The entries of LMDB databases, in any order."""
 
     verb = "from_lmdb"
+    most_open = 256  # each has a descriptor
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,6 @@ from penstock.sources.source import IndexedSource, Indices, bare_subset, content
 
 __all__ = ["Options", "Shard", "ShardSource", "check_on_error", "files_label", "names_content", "split_runs"]
 
-#: shards that are open at the same time in one process
-_OPEN = 256
 #: threads that make indexes; they mostly wait for the disk or the network
 _INDEXERS = 8
 #: the user's ``storage_options=``
@@ -97,6 +95,9 @@ def check_on_error(on_error: Any, verb: str) -> OnError:
 class ShardSource(IndexedSource):
     """Records of several files, one file after the other, each of which can be read at any position."""
 
+    #: shards that are kept at the same time in one process; those of most formats hold an index and no descriptor
+    most_open: ClassVar[int] = 8192
+
     def __init__(
         self,
         paths: Sequence[str],
@@ -159,7 +160,7 @@ class ShardSource(IndexedSource):
     def _summary(self, number: int) -> tuple[int, str, int]:
         shard = self._opened(self.paths[number])
         self._note(number, shard)
-        if number < _OPEN:
+        if number < self.most_open:
             self._shards[number] = shard
         return len(shard), shard.content, shard.size
 
@@ -242,7 +243,7 @@ class ShardSource(IndexedSource):
                 if now != before:
                     raise changed(path, before, now)
                 found = self._shards[number] = self._opened(path)
-                if len(self._shards) > _OPEN:
+                if len(self._shards) > self.most_open:
                     self._shards.popitem(last=False)  # closed when the last reader has let go of it
             return found
 

@@ -68,6 +68,8 @@ class TableShard(Shard):
 class TableSource(ShardSource):
     """Rows of tables in files."""
 
+    most_open = 256  # each has a descriptor
+
     def __init__(
         self,
         paths: Sequence[str],

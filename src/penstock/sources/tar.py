@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PlanError, ReadError
+from penstock.formats.columns import dicts
 from penstock.formats.compressed import decompressed
 from penstock.formats.fields import decoder_of, restored
 from penstock.formats.index import Where, index_of, unpacked
@@ -137,7 +138,12 @@ class _TarShard(Shard):
     def read(self, numbers: Indices) -> list[Any]:
         self.check()
         members, counts = self._members(np.asarray(numbers, dtype=np.int64))
-        pieces = read_pieces(self.file, self.at[members].tolist(), self.sizes[members].tolist())
+        pieces = read_pieces(self.file, self.at[members], self.sizes[members])
+        alike = self._alike(members, counts)
+        if alike:
+            width = len(alike)
+            columns = [pieces[number::width] for number in range(width)]
+            return dicts(["__key__", *alike], [self._keys(numbers), *columns], len(numbers))
         fields = self.field_ids[members].tolist()
         out: list[Any] = []
         start = 0
@@ -160,6 +166,16 @@ class _TarShard(Shard):
         keep = self.wanted[self.field_ids[members]]
         owner = np.repeat(np.arange(len(numbers)), counts)
         return members[keep], np.bincount(owner[keep], minlength=len(numbers))
+
+    def _alike(self, members: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
+        """The names of the fields, if these samples have the same in the same order and nothing is decoded."""
+        if self.tree or self.layout.decode or not len(counts) or not counts[0] or (counts != counts[0]).any():
+            return []
+        fields = self.field_ids[members].reshape(len(counts), counts[0])
+        if (fields != fields[0]).any():
+            return []
+        names = [self.names[number] or "" for number in fields[0].tolist()]
+        return names if not self.layout.needed or names == list(self.layout.needed) else []
 
     def _sample(self, key: str, fields: list[int], pieces: list[bytes]) -> dict[str, Any]:
         names, layout = self.names, self.layout

@@ -118,8 +118,9 @@ class _Records(Shard):
     def read(self, numbers: Indices) -> list[Any]:
         self.check()
         chosen = np.asarray(numbers, dtype=np.int64)
-        at = self.at[chosen].tolist()
-        pieces = read_pieces(self.file, at, (self.sizes[chosen] + FOOTER).tolist())
+        places = self.at[chosen]
+        pieces = read_pieces(self.file, places, self.sizes[chosen] + FOOTER)
+        at = places.tolist()
         records = all_checked(self.path, at, pieces) if self.check_data else [piece[:-FOOTER] for piece in pieces]
         if self.examples.raw:
             return records
