@@ -25,6 +25,8 @@ __all__ = ["AsDone", "InOrder", "Outlet"]
 
 #: the ticket of a chunk that has none
 _NONE = -1
+#: chunks leave together up to so many samples: with more of them, coming for each chunk costs little per sample
+_FEW = 64
 
 
 class Outlet(ABC):
@@ -32,6 +34,8 @@ class Outlet(ABC):
 
     #: goes by which tickets are issued, so it is told of each, and when there are no more
     follows: ClassVar[bool] = True
+    #: several chunks may leave as one
+    joins: ClassVar[bool] = False
 
     def __init__(self) -> None:
         #: chunks that may leave now
@@ -76,6 +80,10 @@ class Outlet(ABC):
         self.held -= 1
         return self.ready.popleft()
 
+    def pop_together(self, most: int) -> Chunk | None:
+        """The next chunk; with small ones that follow it, as long as `most` chunks are not exceeded."""
+        return self.pop()
+
     @property
     def ready_samples(self) -> int:
         """How many samples are in the chunks that may leave now."""
@@ -93,6 +101,7 @@ class InOrder(Outlet):
     """The order of the tickets."""
 
     follows = False
+    joins = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,6 +140,31 @@ class InOrder(Outlet):
             return
         self._head = number + 1
         self._follow()
+
+    def pop_together(self, most: int) -> Chunk | None:
+        chunk = self.pop()
+        ready = self.ready
+        if chunk is None or not ready or chunk.failure is not None or len(chunk.samples) >= _FEW:
+            return chunk
+        origin, redo, places = chunk.origin, chunk.redo, chunk.places
+        if type(places) is not range or chunk.losses:
+            return chunk
+        samples, stop, step = list(chunk.samples), places.stop, places.step
+        left = min(most - 1, len(ready), _FEW - len(samples))
+        while left > 0:
+            following = ready[0]
+            its = following.places
+            if following.origin is not origin or following.redo is not redo or following.losses:
+                break
+            if type(its) is not range or its.start != stop or its.step != step or following.failure is not None:
+                break
+            samples += following.samples
+            stop = its.stop
+            del ready[0]
+            self.held -= 1
+            left -= 1
+        chunk.samples, chunk.places = samples, range(places.start, stop, step)
+        return chunk
 
     def _follow(self) -> None:
         """Release what waited for the ticket before the head."""

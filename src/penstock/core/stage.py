@@ -89,6 +89,10 @@ class StageRun:
         #: the most units of a ticket, where something other than its time limits it
         self._most = 1 if stage.interleave > 1 else (_BLOCKS if stage.block_read else 1 << 30)
         self._sized = stage.interleave > 1 or stage.block_read or lane.remote or lane.draws or lane.budget.bounded
+        #: small chunks that may leave together: a quarter of what is kept ready, where samples are not counted
+        self._together = 1
+        if self.outlet.joins and not (stage.groups or lane.budget.bounded) and lane.bound_samples is None:
+            self._together = max(lane.bound_tickets // 4, 1)
 
     # ------------------------------------------------------------------ looking
 
@@ -435,12 +439,14 @@ class StageRun:
             parent.fed()
 
     def pop(self) -> Chunk | None:
-        """The next chunk in order, if it is there."""
-        chunk = self.outlet.pop()
+        """The next chunk in order, if it is there; with small ones that follow it, where they are not counted."""
+        outlet = self.outlet
+        held = outlet.held
+        chunk = outlet.pop() if self._together == 1 else outlet.pop_together(self._together)
         if chunk is not None:
             lane = self.lane
             count = len(chunk.samples)
-            lane.held -= 1
+            lane.held += outlet.held - held
             self.held_samples -= count
             lane.held_samples -= count
             if chunk.nbytes:

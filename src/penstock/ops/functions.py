@@ -121,6 +121,15 @@ async def settled(result: Any) -> Any:
 
 def is_async(fn: Any) -> bool:
     """Whether calling `fn` gives something to await or to iterate asynchronously."""
+    return gives_coroutine(fn) or inspect.isasyncgenfunction(_called(fn))
+
+
+def gives_coroutine(fn: Any) -> bool:
+    """Whether calling `fn` gives a coroutine, whatever it is called with."""
+    return inspect.iscoroutinefunction(_called(fn))
+
+
+def _called(fn: Any) -> Any:
+    """The function that runs when `fn` is called."""
     fn = _innermost(fn, wrapped=False)
-    call = fn if inspect.isroutine(fn) else vars(type(fn)).get("__call__", fn)
-    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
+    return fn if inspect.isroutine(fn) else vars(type(fn)).get("__call__", fn)

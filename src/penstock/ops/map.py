@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.ops.call import CallOp, Retry
+from penstock.ops.functions import gives_coroutine
 from penstock.ops.op import In, Out
 
 __all__ = ["Map"]
@@ -40,5 +41,6 @@ class Map(CallOp[In, Out]):
 
     @cached_property
     def elementwise(self) -> bool:  # type: ignore[override]
-        plain = not (self.rng or self.info or self.asynchronous) and self.timeout_s is None
-        return plain and not isinstance(self.on_error, Retry)
+        if self.rng or self.info or self.timeout_s is not None or isinstance(self.on_error, Retry):
+            return False
+        return not self.asynchronous or gives_coroutine(self.fn)

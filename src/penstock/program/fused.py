@@ -9,7 +9,7 @@ is written out for each number of functions::
                 f0(sample)))
 
 The length of `out` says which sample failed, and the line says which function, so nothing is
-called twice to find out.
+called twice to find out. Functions that are ``async def`` have the same loop with every call awaited.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from penstock.plan.plan import Step
-from penstock.program.calls import Calls
+from penstock.program.calls import Calls, interrupted
 from penstock.program.chunk import Chunk, with_losses
 from penstock.program.failure import decide
 from penstock.program.task import Task
@@ -29,24 +29,26 @@ __all__ = ["FusedMaps"]
 
 
 @cache
-def _loop(count: int) -> Callable[..., None]:
+def _loop(count: int, asynchronous: bool) -> Callable[..., Any]:
     """The loop for so many functions; function number i is called on line ``count + 2 - i``."""
     names = [f"f{number}" for number in range(count)]
-    lines = [f"def loop(samples, out, {', '.join(names)}):", "    for sample in samples: out.append("]
-    lines += [f"        {name}(" for name in reversed(names)]
+    define, call = ("async def", "await ") if asynchronous else ("def", "")
+    lines = [f"{define} loop(samples, out, {', '.join(names)}):", "    for sample in samples: out.append("]
+    lines += [f"        {call}{name}(" for name in reversed(names)]
     source = "\n".join(lines) + "sample" + ")" * (count + 1)
     scope: dict[str, Any] = {}
     exec(compile(source, "<penstock: fused maps>", "exec"), scope)  # our own text, and nothing of the user's in it
-    made: Callable[..., None] = scope["loop"]
+    made: Callable[..., Any] = scope["loop"]
     return made
 
 
 class FusedMaps:
-    """A run of steps that call one function each, sample by sample."""
+    """A run of steps that call one function each, sample by sample: all of them plain functions, or all async."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = tuple(steps)
-        self._loop = _loop(len(self.steps))
+        self.asynchronous = self.steps[0].op.asynchronous
+        self._loop = _loop(len(self.steps), self.asynchronous)
 
     @property
     def code(self) -> CodeType:
@@ -64,53 +66,90 @@ class FusedMaps:
             frame = frame.f_back
         return self.steps[0]
 
-    def _failed_in(self, trace: TracebackType | None) -> Step:
+    def run(self, chunk: Chunk, task: Task) -> Chunk:
+        """`chunk` after all of the functions."""
+        if self.asynchronous:
+            awaited: Chunk = task.post.run_coroutine(self.run_async(chunk, task))
+            return awaited
+        out: list[Any] = []
+        lost: list[int] = []
+        left, functions = self._begun(chunk, task, out, lost)
+        try:
+            self._loop(left, out, *functions)
+        except BaseException as exc:
+            going = _GoingOn(self, chunk, task, out, lost)
+            while going.on(exc):
+                try:
+                    self._loop(left, out, *functions)
+                    break
+                except BaseException as another:
+                    exc = another
+            return going.chunk()
+        chunk.samples = out
+        return chunk
+
+    async def run_async(self, chunk: Chunk, task: Task) -> Chunk:
+        """The same on an event loop, with every call awaited."""
+        out: list[Any] = []
+        lost: list[int] = []
+        left, functions = self._begun(chunk, task, out, lost)
+        try:
+            await self._loop(left, out, *functions)
+        except BaseException as exc:
+            going = _GoingOn(self, chunk, task, out, lost)
+            while going.on(exc):
+                try:
+                    await self._loop(left, out, *functions)
+                    break
+                except BaseException as another:
+                    exc = another
+            return going.chunk()
+        chunk.samples = out
+        return chunk
+
+    def _begun(
+        self, chunk: Chunk, task: Task, out: list[Any], lost: list[int]
+    ) -> tuple[Iterator[Any], Sequence[Callable[..., Any]]]:
+        """The samples on their way into the functions, and the worker's own functions."""
+        task.begin(self, chunk.places, out, lost)
+        functions = task.bench.fused.get(self)
+        if functions is None:
+            functions = task.bench.fused[self] = [task.bench.bound[step.number] for step in self.steps]
+        if task.post.desk is None:
+            return iter(chunk.samples), functions
+        return task.watched(self.steps[0], chunk.samples, chunk.places), functions
+
+    def failed_in(self, trace: TracebackType | None) -> Step:
+        """The step that an exception came from."""
         while trace is not None:
             if trace.tb_frame.f_code is self.code:
                 return self.step_at(trace.tb_lineno)
             trace = trace.tb_next
         return self.steps[0]
 
-    def run(self, chunk: Chunk, task: Task) -> Chunk:
-        """`chunk` after all of the functions."""
-        samples = chunk.samples
-        out: list[Any] = []
-        lost: list[int] = []
-        task.begin(self, chunk.places, out, lost)
-        functions = task.bench.fused.get(self) or self._bound(task)
-        desk = task.post.desk
-        left = iter(samples) if desk is None else task.watched(self.steps[0], samples, chunk.places)
-        try:
-            self._loop(left, out, *functions)
-        except BaseException as exc:
-            return self._went_on(chunk, task, left, out, lost, exc)
-        chunk.samples = out
-        return chunk
 
-    def _bound(self, task: Task) -> list[Any]:
-        functions = task.bench.fused[self] = [task.bench.bound[step.number] for step in self.steps]
-        return functions
+class _GoingOn:
+    """A call has failed: its sample is dropped and the loop goes on with the others, or the chunk ends there."""
 
-    def _went_on(
-        self, chunk: Chunk, task: Task, left: Iterator[Any], out: list[Any], lost: list[int], exc: BaseException
-    ) -> Chunk:
-        """A call has failed: drop its sample and go on with the others, or end the chunk there."""
-        calls = Calls(task, self.steps[0], chunk.samples, chunk.places)
-        calls.lost = lost
-        while True:
-            if task.goes_through(exc):
-                raise exc
-            calls.step = self._failed_in(exc.__traceback__)
-            if isinstance(exc, StopIteration):
-                exc = RuntimeError("the function raised StopIteration")
-            skip = decide(calls.step.op.on_error, exc, 0).action == "skip"
-            if not calls.dispose(len(out) + len(lost), exc, skip):
-                break
-            try:
-                self._loop(left, out, *self._bound(task))
-                break
-            except BaseException as another:
-                exc = another
+    def __init__(self, maps: FusedMaps, chunk: Chunk, task: Task, out: list[Any], lost: list[int]) -> None:
+        self._maps, self._chunk, self._task, self._out = maps, chunk, task, out
+        self._calls = Calls(task, maps.steps[0], chunk.samples, chunk.places)
+        self._calls.lost = lost
+
+    def on(self, exc: BaseException) -> bool:
+        """Whether the loop goes on with the sample after the one that failed in `exc`."""
+        calls = self._calls
+        if interrupted(exc) if self._maps.asynchronous else self._task.goes_through(exc):
+            raise exc
+        calls.step = self._maps.failed_in(exc.__traceback__)
+        if isinstance(exc, StopIteration):
+            exc = RuntimeError("the function raised StopIteration")
+        skip = decide(calls.step.op.on_error, exc, 0).action == "skip"
+        return calls.dispose(len(self._out) + len(calls.lost), exc, skip)
+
+    def chunk(self) -> Chunk:
+        """What was made of the samples that did not fail."""
+        calls, chunk = self._calls, self._chunk
+        losses = with_losses(chunk.losses, calls.lost, calls.losses, calls.stop)
         places = calls.surviving(chunk.places)
-        losses = with_losses(chunk.losses, lost, calls.losses, calls.stop)
-        return Chunk(out, places, calls.failure or chunk.failure, losses, final=chunk.final)
+        return Chunk(self._out, places, calls.failure or chunk.failure, losses, final=chunk.final)

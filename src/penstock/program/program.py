@@ -43,7 +43,8 @@ class Program:
         self.seed = seed
         self.steps = stage.steps
         cached = stage.cache_step
-        self._parts = _parted(stage.steps if cached is None else stage.steps[cached + 1 :])
+        #: what is done to samples once they are read, or out of the cache
+        self.parts = _parted(stage.steps if cached is None else stage.steps[cached + 1 :])
         self._parts_before_cache = _parted(() if cached is None else stage.steps[:cached])
         #: slices of one unit, where the bytes of a chunk are bounded
         self.one_by_one = one_by_one
@@ -96,7 +97,7 @@ class Program:
     def whole(self, ticket: Ticket, task: Task) -> Chunk:
         """The one chunk of a ticket of one unit, for a program that is `simple`."""
         chunk = self.begun(ticket, task)
-        for part in _singly(self._parts, task) if task.timeouts or task.condemned else self._parts:
+        for part in _singly(self.parts, task) if task.timeouts or task.condemned else self.parts:
             if type(part) is FusedMaps:
                 chunk = part.run(chunk, task)
             else:
@@ -126,10 +127,10 @@ class Program:
         if ticket.failure is not None:
             yield Chunk([], (), ticket.failure)
         if self.stage.block_read:
-            yield from through(self, self._parts[1:], self._blocks(ticket, task), task)
+            yield from through(self, self.parts[1:], self._blocks(ticket, task), task)
             return
         for chunk in self.slices(ticket, task):
-            yield from through(self, self._parts, chunk, task)
+            yield from through(self, self.parts, chunk, task)
             if chunk.failure is not None:
                 return
 
@@ -370,7 +371,7 @@ Part = FusedMaps | Step
 def _parted(steps: Sequence[Step]) -> tuple[Part, ...]:
     """Maps in a row as one part, every other step as its own."""
     parts: list[Part] = []
-    for elementwise, some in groupby(steps, lambda step: step.op.elementwise):
+    for (elementwise, _), some in groupby(steps, lambda step: (step.op.elementwise, step.op.asynchronous)):
         run = list(some)
         parts += [FusedMaps(run)] if elementwise else run
     return tuple(parts)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from penstock.ops.op import Effect
 from penstock.program.calls import Calls
 from penstock.program.chunk import Chunk, Ticket
 from penstock.program.expand import expanded_async
-from penstock.program.program import Program, finished
+from penstock.program.fused import FusedMaps
+from penstock.program.program import Part, Program, finished
 from penstock.program.task import Task
 
 __all__ = ["chunks_async", "whole_async"]
@@ -17,13 +18,11 @@ __all__ = ["chunks_async", "whole_async"]
 async def whole_async(program: Program, ticket: Ticket, task: Task) -> Chunk:
     """The one chunk of a ticket of one unit, for a program that is `simple`."""
     chunk = program.begun(ticket, task)
-    for step in program.steps:
-        if not chunk.samples:
-            break
-        calls = Calls(task, step, chunk.samples, chunk.places)
-        results = await step.op.run_async(chunk.samples, calls)
-        calls.over()
-        chunk = finished(step, chunk, calls, results)
+    for part in program.parts:
+        if type(part) is FusedMaps:
+            chunk = await part.run_async(chunk, task)
+        else:
+            chunk = await _after(part, chunk, task)
     if type(chunk.samples) is not list:
         chunk.samples = list(chunk.samples)
     chunk.final = True
@@ -35,27 +34,37 @@ async def chunks_async(program: Program, ticket: Ticket, task: Task) -> AsyncIte
     if ticket.failure is not None:
         yield Chunk([], (), ticket.failure)
     for chunk in program.slices(ticket, task):
-        async for part in _through(program, 0, chunk, task):
-            yield part
+        async for made in _through(program, program.parts, chunk, task):
+            yield made
         if chunk.failure is not None:
             return
 
 
-async def _through(program: Program, at: int, chunk: Chunk, task: Task) -> AsyncIterator[Chunk]:
-    for number in range(at, len(program.steps)):
-        step = program.steps[number]
-        if not chunk.samples:
-            break
-        calls = Calls(task, step, chunk.samples, chunk.places)
-        results = await step.op.run_async(list(chunk.samples), calls)
-        if step.op.effect is Effect.EXPANDS:
-            async for part in expanded_async(calls, results, chunk, program.one_by_one):
-                async for done in _through(program, number + 1, part, task):
-                    yield done
+async def _through(program: Program, parts: Sequence[Part], chunk: Chunk, task: Task) -> AsyncIterator[Chunk]:
+    for number, part in enumerate(parts):
+        if not isinstance(part, FusedMaps) and part.op.effect is Effect.EXPANDS:
+            if not chunk.samples:
+                break
+            calls = Calls(task, part, chunk.samples, chunk.places)
+            results = await part.op.run_async(list(chunk.samples), calls)
+            async for piece in expanded_async(calls, results, chunk, program.one_by_one):
+                async for made in _through(program, parts[number + 1 :], piece, task):
+                    yield made
             return
-        calls.over()
-        chunk = finished(step, chunk, calls, results)
+        chunk = await _after(part, chunk, task)
     if not chunk.blank:
         if type(chunk.samples) is not list:
             chunk.samples = list(chunk.samples)
         yield chunk
+
+
+async def _after(part: Part, chunk: Chunk, task: Task) -> Chunk:
+    """`chunk` after a part that makes no more samples than it gets."""
+    if not chunk.samples:
+        return chunk
+    if isinstance(part, FusedMaps):
+        return await part.run_async(chunk, task)
+    calls = Calls(task, part, chunk.samples, chunk.places)
+    results = await part.op.run_async(list(chunk.samples), calls)
+    calls.over()
+    return finished(part, chunk, calls, results)
