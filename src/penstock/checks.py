@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.errors import PlanError
 
-__all__ = ["any_number", "whole_number"]
+__all__ = ["any_number", "check_positive", "whole_number"]
 
 
 def whole_number(value: Any, what: str, least: int = 0) -> int:
@@ -36,3 +36,18 @@ def any_number(value: Any, what: str, least: int = 0) -> int:
     if isinstance(value, bool) or number < least:
         raise PlanError(f"{what} takes a whole number, at least {least}, got {value!r}")
     return number
+
+
+def check_positive(value: Any, what: str) -> None:
+    """Refuse a number that is zero, negative or none at all. None stands for no limit.
+
+    >>> check_positive(0, "loader(cpus=)")
+    Traceback (most recent call last):
+    penstock.errors.PlanError: loader(cpus=) must be positive, got 0
+    """
+    try:
+        positive = value is None or value > 0
+    except TypeError:
+        positive = False
+    if not positive:
+        raise PlanError(f"{what} must be positive, got {value!r}")

@@ -68,6 +68,7 @@ class Runnable(Generic[T]):
         inline: bool = False,
         isolate: bool = False,
         memory: int | str | None = None,
+        cpus: float | None = None,
         timeout_s: float | None = None,
         max_errors: float | None = None,
     ) -> Loader[T]:
@@ -79,7 +80,8 @@ class Runnable(Generic[T]):
         is the calling thread, and ``loader.explain()`` shows the result. ``inline=True`` runs everything in
         the calling thread, for a debugger. ``isolate=True`` runs everything in a process of its own, so
         that the loader's Python never takes the interpreter lock from the training step.
-        ``memory="2GB"`` bounds the bytes of all samples on their way. A batch that does not come within
+        ``memory="2GB"`` bounds the bytes of all samples on their way. ``cpus=4`` is the CPU time per second
+        that stages with ``workers="auto"`` may use in all. A batch that does not come within
         ``timeout_s`` raises ``ps.StageTimeout``. ``max_errors`` (a count, or a share below 1) ends a run
         with too many failing samples.
         """
@@ -93,6 +95,7 @@ class Runnable(Generic[T]):
             inline=inline,
             isolate=isolate,
             memory=memory,
+            cpus=cpus,
             timeout_s=timeout_s,
             max_errors=max_errors,
         )

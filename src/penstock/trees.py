@@ -337,6 +337,8 @@ def nbytes(tree: Any) -> int:
     >>> nbytes({"x": np.zeros(10), "s": b"abc"})
     83
     """
+    if type(tree) in _SWIFT:
+        return sys.getsizeof(tree)
     try:
         size = getattr(tree, "nbytes", None)
     except Exception:

@@ -1,7 +1,5 @@
 """Place, fuse, bound: which stages a pipeline becomes."""
 
-import os
-
 import numpy as np
 import pytest
 from tests.cases import for_each
@@ -134,8 +132,9 @@ def test_stages_of_one_pool_share_its_site():
     assert first.site.pool is POOL
 
 
-def test_auto_workers_are_the_processors_we_may_use():
-    assert stages(S.map(f, workers="auto")) == [("thread", len(os.sched_getaffinity(0)), ["f"])]
+def test_where_the_number_is_found_later_the_plan_has_the_most():
+    assert stages(S.map(f, workers="auto")) == [("thread", 256, ["f"])]
+    assert plan_of(S.map(f, workers="auto")).stages[0].site.auto
 
 
 @for_each(

@@ -14,6 +14,7 @@ from penstock.core.epoch import Run
 from penstock.core.lane import Job, Pull
 from penstock.core.reader import Reader
 from penstock.core.stage import StageRun
+from penstock.core.tuning import Tuning
 from penstock.core.workers import LOCK, Crew
 
 __all__ = ["Dispatch"]
@@ -36,6 +37,8 @@ class Dispatch:
     once: bool
     last_epoch: float
     closing: threading.Event
+    #: finds the number of workers where the user has left that open
+    tuning: Tuning | None
 
     def handed_in(self, job: Job | Pull, worker: Any) -> list[Any]:
         """A worker hands in what it has made. Returns what is to be let go of outside the lock."""
@@ -63,6 +66,8 @@ class Dispatch:
         units = job.expected or 1
         lane.sizer.record(units if job.done else max(units // 4, 1), job.seconds)
         stage_run.put(job)
+        if self.tuning is not None and job.ended >= self.tuning.due:
+            self.tuning.look(job.ended)
         if not (lane.stage.gathered and self._at_ease(stage_run)):
             self._after_change(lane.crew, worker)
         return [job] if stage_run.cancelled else []

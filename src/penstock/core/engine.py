@@ -36,8 +36,10 @@ from penstock.core.redo import BEGINNING, Start
 from penstock.core.setup import Setup
 from penstock.core.stage import StageRun
 from penstock.core.tally import joint_tally, lane_tally, memory_tally
+from penstock.core.tuning import Tuning
 from penstock.core.work import discard
 from penstock.core.workers import LOCK, Crew
+from penstock.executors.executor import usable_cpus
 from penstock.plan.plan import Indexed, Joined, Plan, Step
 from penstock.plan.rules import Options
 from penstock.program.bridge import Bridge
@@ -117,6 +119,7 @@ class Engine(Dispatch):
         self.inline = self.reader_works = False
         #: calls have a time limit; samples are drawn from a reservoir; epochs may be begun early
         self.timed = self.draws = self._forks = False
+        self.tuning = None
         self._set_up(self._prepared(options))
         close_at_exit(self)
 
@@ -136,6 +139,9 @@ class Engine(Dispatch):
         self.options, self.plan, self.lanes, self.all_lanes = setup.options, setup.plan, setup.lanes, all_lanes
         self.inline, self.reader_works, self.timed = setup.inline, setup.reader_works, setup.timed
         self.draws, self._forks = setup.draws, setup.forks
+        if self.tuning is not None or any(crew.auto for crew in self.crews.values()):
+            tuning = self.tuning or Tuning(self, setup.options.cpus or usable_cpus())
+            self.tuning = tuning if tuning.begin() else None
 
     def notes(self) -> list[str]:
         """What has become of the plan so far that the plan could not know, one sentence each."""
@@ -147,7 +153,7 @@ class Engine(Dispatch):
                     f"stage {lane.stage.number}: each worker process imports and unpickles what it runs by itself, "
                     f"which could not be done once for all of them: {why}"
                 )
-        return found
+        return found if self.tuning is None else [*found, *self.tuning.notes]
 
     # ------------------------------------------------------------------ epochs
 

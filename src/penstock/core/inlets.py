@@ -213,10 +213,9 @@ class PositionInlet(Inlet):
         #: ranges that are made again, and then those that are read
         self._redo_ranges = runs_of(redo.places)
         self._ranges = iter((range(at, stop),)) if part is None else part.ranges(at, stop)
-        #: the range that tickets are cut from, where that comes from, and how much is left of it
-        self._now = range(0)
+        #: what tickets are cut from: the next position, the distance to the one after it, how many are left
+        self._next, self._step, self._left = 0, 1, 0
         self._origin: Origin = self._redone
-        self._left = 0
         self._go_on()
 
     def _go_on(self) -> None:
@@ -227,7 +226,7 @@ class PositionInlet(Inlet):
                 found, self._origin = next(self._ranges, None), self._read
             if found is None:
                 return
-            self._now, self._left = found, len(found)
+            self._next, self._step, self._left = found.start, found.step, len(found)
 
     def available(self, most: int) -> int:
         wanted, left = most * self.unit, self._left
@@ -240,12 +239,10 @@ class PositionInlet(Inlet):
         return shared(-(-left // self.unit), workers, usual)
 
     def cut(self, count: int) -> Ticket:
-        origin = self._origin
-        positions = self._now[:count]
-        self._now = self._now[count:]
+        origin, first, step = self._origin, self._next, self._step
+        self._next = last = first + count * step
         self._left -= count
-        redo = origin is self._redone
-        ticket = Ticket(self.epoch, positions.start, positions.stop, positions.step, origin=origin, redo=redo)
+        ticket = Ticket(self.epoch, first, last, step, origin=origin, redo=origin is self._redone)
         if not self._left:
             self._go_on()
         return ticket

@@ -55,6 +55,8 @@ class Lane:
         #: the number of the loader it belongs to
         self.loader = loader
         self._room = stage.bound_samples or stage.bound_tickets
+        if stage.site.auto:
+            self.resize(1)
         #: it calls nothing of the user's and its samples are in memory, so a reader that would wait may help
         self.helpable = not self.remote and stage.at_hand and not any(step.op.calls_user for step in stage.steps)
         self.sizer = Sizer(TARGET_REMOTE_S if self.remote else TARGET_S)
@@ -84,6 +86,13 @@ class Lane:
         self.held_samples = 0
         #: samples that open tickets will make, as far as can be foreseen
         self.expected = 0
+
+    def resize(self, workers: int) -> None:
+        """Run so many tickets at once from now on, and keep as many ready as that number asks for."""
+        stage = self.stage
+        self.cap = min(workers, stage.workers)
+        self.bound_tickets = max(stage.bound_tickets * self.cap // stage.workers, stage.interleave + 1, 2)
+        self._room = stage.bound_samples or self.bound_tickets
 
     def renewed(self, budget: Budget) -> Lane:
         """The same stage with nothing in hand and nothing held; all that was found out about it stays."""

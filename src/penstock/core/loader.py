@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from penstock import system
-from penstock.checks import any_number, whole_number
+from penstock.checks import any_number, check_positive, whole_number
 from penstock.core.budget import parse_bytes
 from penstock.core.engine import Engine
 from penstock.core.epoch import Run
@@ -68,12 +68,13 @@ class Loader(Generic[T]):
         inline: bool = False,
         isolate: bool = False,
         memory: int | str | None = None,
+        cpus: float | None = None,
         timeout_s: float | None = None,
         max_errors: float | None = None,
         world: World | None = None,
     ) -> None:
-        if timeout_s is not None and not timeout_s > 0:
-            raise PlanError(f"loader(timeout_s=) must be positive, got {timeout_s!r}")
+        check_positive(timeout_s, "loader(timeout_s=)")
+        check_positive(cpus, "loader(cpus=)")
         seed = any_number(seed, "loader(seed=)")
         epochs = None if epochs is None else whole_number(epochs, "loader(epochs=)", least=1)
         asked = Placement.of(on, workers, "loader()")
@@ -91,7 +92,7 @@ class Loader(Generic[T]):
         self._isolated = isolate
         # What stands in for an engine has its methods, so that there are two kinds concerns only this line.
         kind: Any = named("penstock.remote.isolated:Isolated") if isolate else Engine
-        self._engine: Engine = kind(flow, Options(on, workers, inline), seed, parse_bytes(memory))
+        self._engine: Engine = kind(flow, Options(on, workers, inline, cpus), seed, parse_bytes(memory))
         self._last_epoch = math.inf if epochs is None else epochs - 1
         self._engine.last_epoch = self._last_epoch
         self._seed = seed

@@ -76,11 +76,15 @@ class Client(Protocol):
 class Crew:
     """Workers of one executor, and the loaders they work for."""
 
-    def __init__(self, executor: Executor, size: int, name: str, work: Any, shared: bool = False) -> None:
+    def __init__(
+        self, executor: Executor, size: int, name: str, work: Any, shared: bool = False, auto: bool = False
+    ) -> None:
         #: belongs to a pool, and so outlives its loaders
         self.shared = shared
         self.executor = executor
-        self.size = size
+        #: how many workers there may be; where the loader finds that number, it begins with one, and has a limit
+        self.size = 1 if auto else size
+        self.auto, self.most = auto, size
         #: its workers live in this process, and not in one that was forked from it
         self.pid = os.getpid()
         self.name = f"penstock-{name}-{next(_numbers)}"
@@ -171,11 +175,10 @@ class Crew:
             self._coming.discard(worker)
         job = self._job(worker, now)
         if job is None:
-            if not self.shared and not self._starting and all(client.winds_down for client in self.clients):
-                worker.retired = True
-                if worker in self.workers:
-                    self.workers.remove(worker)
-                    self.leaving.append(worker)
+            if self._surplus and worker in self.workers:
+                self._retire(worker)
+            elif not self.shared and not self._starting and all(client.winds_down for client in self.clients):
+                self._retire(worker)
             elif worker not in self.idle:
                 self.idle.append(worker)
                 if self.executor.remote:
@@ -184,6 +187,31 @@ class Crew:
         if self.idle or len(self.workers) < self.size:
             self.rouse()
         return job
+
+    def _retire(self, worker: Worker) -> None:
+        """`worker` has nothing in hand, and ends."""
+        worker.retired = True
+        if worker in self.workers:
+            self.workers.remove(worker)
+            self.leaving.append(worker)
+
+    @property
+    def _surplus(self) -> bool:
+        """There are more workers than there may be. Processes stay: a ticket may be paused in any of them."""
+        return self.auto and len(self.workers) > self.size and not self.executor.remote
+
+    def resize(self, size: int) -> None:
+        """Have so many workers from now on: more are started when there is work, idle ones end."""
+        self.size = size
+        while self._surplus and self.idle:
+            worker = self.idle.pop()
+            self._retire(worker)
+            worker.unpark()
+
+    @property
+    def settled(self) -> bool:
+        """As many workers are here as there may be, or more than there is work for."""
+        return len(self.workers) >= self.size or bool(self.idle)
 
     def rouse(self) -> None:
         """If there is a runnable ticket, wake or start one worker for it."""
@@ -390,7 +418,7 @@ def crew_for(site: Site, loop_of: Callable[[Executor], Any]) -> Crew:
     executor = find_executor(site.kind).of(pool)
     loop = loop_of(executor)
     if pool is None:
-        return Crew(executor, site.workers, site.kind, loop)
+        return Crew(executor, site.workers, site.kind, loop, auto=site.auto)
     pool.live = crew = Crew(executor, site.workers, f"{site.kind}-pool", loop, shared=True)
     # When nobody holds the pool any more, its workers end.
     weakref.finalize(pool, Crew.dismiss, crew).atexit = False

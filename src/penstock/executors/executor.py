@@ -23,7 +23,17 @@ from penstock.errors import PlanError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["OWN", "Executor", "Placement", "Pool", "Worker", "no_executor", "registered", "worker_count"]
+__all__ = [
+    "OWN",
+    "Executor",
+    "Placement",
+    "Pool",
+    "Worker",
+    "no_executor",
+    "registered",
+    "usable_cpus",
+    "worker_count",
+]
 
 #: the executors that come with penstock, by name; without a class, `penstock.executors` imports it
 OWN: dict[str, type[Executor] | None] = dict.fromkeys(("async", "inline", "process", "thread"))
@@ -84,6 +94,8 @@ class Executor(ABC):
     packs: ClassVar[str] = ""
     #: workers of an op that names this executor but no number
     default_workers: ClassVar[int] = 1
+    #: workers that a loader may start where it finds the number itself
+    most_workers: ClassVar[int] = 256
 
     @classmethod
     def of(cls, pool: Pool | None) -> Executor:
@@ -148,11 +160,14 @@ def no_executor(kind: str, others: Iterable[str]) -> PlanError:
     return PlanError(f"there is no executor called {kind!r}; there are: {', '.join(sorted({*OWN, *others}))}")
 
 
-def worker_count(workers: int | str) -> int:
-    """A number of workers: the number itself, or for "auto" one per CPU that this process may use."""
-    if isinstance(workers, int):
-        return workers
+def usable_cpus() -> int:
+    """How many CPUs this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_count(workers: int | str) -> int:
+    """A number of workers: the number itself, or for "auto" in a pool one per CPU that this process may use."""
+    return workers if isinstance(workers, int) else usable_cpus()
 
 
 def _checked(workers: Any, what: str, least: int = 1) -> int | str | None:
@@ -162,7 +177,9 @@ def _checked(workers: Any, what: str, least: int = 1) -> int | str | None:
     try:
         return whole_number(workers, f"{what}: workers=", least=least)
     except PlanError as exc:
-        raise PlanError(f"{exc}; 'auto' is one per CPU, map(workers=0) runs in the calling thread") from None
+        raise PlanError(
+            f"{exc}; 'auto' finds the number while it runs, map(workers=0) runs in the calling thread"
+        ) from None
 
 
 @dataclass(eq=False)

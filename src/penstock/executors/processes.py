@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from penstock.errors import PlanError
-from penstock.executors.executor import Executor, Pool
+from penstock.executors.executor import Executor, Pool, usable_cpus
 from penstock.executors.startup import Process, StartOptions
 from penstock.executors.templates import Loadable, Templates
 from penstock.executors.threads import ThreadWorker
@@ -70,6 +70,8 @@ class ProcessExecutor(Executor):
     remote: ClassVar[bool] = True
     loop: ClassVar[str] = "penstock.remote.front:work_remote"
     packs: ClassVar[str] = "penstock.remote.portable:packed_program"
+    #: each takes memory for itself, so fewer than threads: what waits rather than computes belongs on those
+    most_workers: ClassVar[int] = min(4 * usable_cpus(), Executor.most_workers)
 
     def __init__(self, options: StartOptions | None = None, on_death: OnDeath = "restart") -> None:
         self.options = options or StartOptions()

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from penstock.checks import whole_number
+from penstock.checks import check_positive, whole_number
 from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Placement, Pool
 from penstock.ops.fields import get_field, with_field
@@ -70,8 +70,7 @@ class CallOp(Op[In, Out]):
         check_function(self.fn, self.verb)
         if self.on_error not in ("raise", "skip") and not isinstance(self.on_error, Retry):
             raise PlanError(f"{self.verb}(on_error=) takes 'raise', 'skip' or ps.Retry(...), got {self.on_error!r}")
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise PlanError(f"{self.verb}(timeout_s=) must be positive, got {self.timeout_s!r}")
+        check_positive(self.timeout_s, f"{self.verb}(timeout_s=)")
         if self.rng not in (False, True, "global"):
             raise PlanError(f"{self.verb}(rng=) takes True, False or 'global', got {self.rng!r}")
         if self.rng is True and self.info:

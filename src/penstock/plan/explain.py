@@ -44,7 +44,11 @@ def _text(plan: Plan) -> str:
 
 
 def _stage_lines(stage: Stage) -> list[str]:
-    kept = f"{stage.bound_samples} samples" if stage.bound_samples is not None else f"{stage.bound_tickets} tickets"
+    kept = f"{stage.bound_tickets} tickets"
+    if stage.bound_samples is not None:
+        kept = f"{stage.bound_samples} samples"
+    elif stage.site.auto:
+        kept = f"{stage.bound_tickets // stage.workers} tickets per worker"
     cap = f", at most {stage.workers} at once" if stage.workers < stage.site.workers else ""
     order = "" if stage.ordered else ", in the order of completion"
     lines = [f"stage {stage.number}: {stage.label}    {stage.site}{cap}, keeps up to {kept} ready{order}"]

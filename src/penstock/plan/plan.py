@@ -37,6 +37,8 @@ class Site:
     kind: str
     workers: int
     pool: Pool | None = None
+    #: the loader finds the number of workers while it runs; `workers` is the most there may be
+    auto: bool = False
 
     def __str__(self) -> str:
         if self.kind == "inline":
@@ -46,6 +48,8 @@ class Site:
         )
         many = "es" if what.endswith("s") else "s"
         text = f"{self.workers} {what}{many if self.workers > 1 else ''}"
+        if self.auto:
+            return f"1 to {text}, found while it runs"
         return f"{text} of a shared pool" if self.pool is not None else text
 
 

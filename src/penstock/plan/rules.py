@@ -43,6 +43,8 @@ class Options:
     on: str | Pool | None = None
     workers: int | str | None = None
     inline: bool = False
+    #: CPUs that stages with workers="auto" may use; None for all that this process may use
+    cpus: float | None = None
     #: what names the pipeline, if it is a part of another
     path: str = ""
     #: a function skipped a sample although the plan had relied on the count: rely on it no longer
@@ -200,12 +202,13 @@ class _Maker:
             site = self.pooled.get(id(pool)) or self._new_site(placement.kind, pool.workers, pool)
             self.pooled[id(pool)] = site
             return site, min(workers or site.workers, site.workers)
-        count = workers or executor.default_workers
-        return self._new_site(placement.kind, count), count
+        auto = placement.workers == "auto" and not executor.inline
+        count = executor.most_workers if auto else workers or executor.default_workers
+        return self._new_site(placement.kind, count, auto=auto), count
 
-    def _new_site(self, kind: str, workers: int, pool: Pool | None = None) -> Site:
+    def _new_site(self, kind: str, workers: int, pool: Pool | None = None, auto: bool = False) -> Site:
         self.sites += 1
-        return Site(self.sites, kind, workers, pool)
+        return Site(self.sites, kind, workers, pool, auto)
 
     # ------------------------------------------------------------------ fuse
 

@@ -1,0 +1,263 @@
+"""How many workers a place with ``workers="auto"`` gets, found while it runs. `Tuner` decides, and is pure.
+
+All such places begin with one worker. The tuner looks at windows of a quarter of a second or more: how fast samples
+were made, how many workers were busy on average, what CPU time that took, how long the training loop waited. While
+the loop waits, every place gets the number of workers that were busy on average, times one factor: the slowest
+stage grows most, and stages that wait for others hardly at all. If the rate does not follow, the step is taken back
+and a smaller one tried. The search ends when the loop does not wait, the CPU budget is used up, or no step pays. It
+keeps the fewest workers that were within 5 % of the best rate.
+
+After that the numbers stay, unless the loop waits again and the rate has fallen for several windows in a row. Each
+new search waits twice as long for that as the one before, so the numbers do not go up and down for ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+__all__ = ["Seen", "Tuner", "Tuning"]
+
+#: a window is at least as long; it ends without the samples it should have seen after the longest time
+_WINDOW_S, _LONGEST_S = 0.25, 2.0
+#: samples that make a window worth judging
+_ENOUGH = 16
+#: after a change, new workers get so long to come before a window begins
+_COMING_S = 2.0
+#: the factor of the first step; a step that did not pay is tried again with its square root, down to the last
+_FIRST_STEP, _LAST_STEP = 4.0, 1.3
+#: a step pays if at least this share of what it adds arrives
+_PAYS = 0.2
+#: rates that differ by less are the same
+_CLOSE = 0.95
+#: the loop waits if it does so for more than this share of the time
+_WAITS = 0.03
+#: after the search: a share of waiting, and a rate below that share of the one found, for which it begins anew
+_WAITS_AGAIN, _SLOWER = 0.1, 0.7
+_WINDOWS_AGAIN = 8
+#: workers that stay when the loop does not wait, for each that was busy on average
+_SPARE = 1.5
+
+#: why the search has ended
+_IDLE = "the training loop does not wait"
+_NO_FASTER = "more workers made it no faster"
+_NO_MORE = "there may not be more workers"
+_OTHERS = "a stage whose number is given limits it"
+
+
+class Seen(NamedTuple):
+    """Counters of a running loader at one moment."""
+
+    now: float
+    #: samples that the stage which makes most of them has made
+    made: float
+    #: seconds that workers of each place were busy, and whether they were on a CPU for most of it
+    busy_s: tuple[float, ...]
+    on_cpu: tuple[bool, ...]
+    #: CPU seconds of all stages, and seconds that the training loop waited
+    cpu_s: float
+    wait_s: float
+    #: all workers that were asked for are here
+    complete: bool = True
+
+
+class Tuner:
+    """Finds the number of workers of each place, from one look to the next.
+
+    >>> tuner = Tuner([256], cpus=2)
+    >>> tuner.look(Seen(0.0, 0, (0.0,), (False,), 0.0, 0.0))
+    False
+    >>> tuner.look(Seen(0.5, 50, (0.5,), (False,), 0.0, 0.45))      # one worker, always busy; the loop waits
+    True
+    >>> tuner.workers
+    [5]
+    """
+
+    def __init__(self, most: Sequence[int], cpus: float) -> None:
+        self._most = list(most)
+        self._cpus = cpus
+        #: how many workers each place has now
+        self.workers = [1] * len(self._most)
+        #: why the search has ended; nothing while it goes on
+        self.settled = ""
+        self._began: Seen | None = None
+        self._changed_at = -math.inf
+        self._patience = _WINDOWS_AGAIN
+        self._begin_search()
+
+    def _begin_search(self) -> None:
+        self.settled = ""
+        self._step = _FIRST_STEP
+        #: rates found in this search, with the workers that made them; the last is from before the step under way
+        self._tried: list[tuple[float, list[int]]] = []
+        self._stepped = False
+        #: the rate at the end of the search, and windows since then in which more was needed
+        self._rate = 0.0
+        self._needy = 0
+
+    def look(self, seen: Seen) -> bool:
+        """Whether `workers` has changed."""
+        began = self._began
+        coming = not seen.complete and seen.now - self._changed_at < _COMING_S
+        if began is None or coming or seen.now - began.now > 4 * _LONGEST_S or seen.wait_s < began.wait_s:
+            self._began = seen  # nothing to compare with, or the loop was away, or has had its first batch
+            return False
+        passed, made = seen.now - began.now, seen.made - began.made
+        enough = max(_ENOUGH, 2 * max(self.workers))
+        if passed < _WINDOW_S or (made < enough and passed < _LONGEST_S):
+            return False
+        old = list(self.workers)
+        (self._keep if self.settled else self._search)(_window(began, seen))
+        changed = self.workers != old
+        self._began = None if changed else seen
+        if changed:
+            self._changed_at = seen.now
+        return changed
+
+    def _search(self, window: _Window) -> None:
+        if self._stepped and window.rate < self._tried[-1][0] * (1 + _PAYS * (self._step - 1)):
+            self._step_back(window)
+            return
+        self._stepped = False
+        self._tried.append((window.rate, list(self.workers)))
+        if window.waits < _WAITS:
+            needed = [max(1, math.ceil(_SPARE * busy)) for busy in window.busy]
+            self.workers = [min(pair) for pair in zip(self.workers, needed, strict=True)]
+            self._settle(window.rate, _IDLE)
+            return
+        step = min(self._step, self._cpus / window.cpu if window.cpu > 0 else math.inf)
+        if step < 1.1:
+            self._settle_on_best(f"the stages use {window.cpu:.1f} of {self._cpus:g} CPUs")
+            return
+        places = zip(self.workers, self._most, window.busy, window.on_cpu, strict=True)
+        wanted = [_wanted(step, *place) for place in places]
+        if wanted == self.workers:
+            full = any(one == most for one, most in zip(self.workers, self._most, strict=True))
+            self._settle_on_best(_NO_MORE if full else _OTHERS)
+            return
+        self._step, self._stepped = step, True
+        self.workers = wanted
+
+    def _step_back(self, window: _Window) -> None:
+        """The step has not paid: try a smaller one from where it began, or end the search."""
+        before = self._tried[-1]
+        self._tried.insert(-1, (window.rate, list(self.workers)))
+        self.workers = list(before[1])
+        self._stepped = False
+        self._step = math.sqrt(self._step)
+        if self._step < _LAST_STEP:
+            self._settle_on_best(_NO_FASTER)
+        else:
+            self._tried.pop()  # it is measured again, before the next step
+
+    def _settle_on_best(self, why: str) -> None:
+        best = max(rate for rate, _ in self._tried)
+        rate, workers = min((one for one in self._tried if one[0] >= _CLOSE * best), key=lambda one: sum(one[1]))
+        self.workers = list(workers)
+        self._settle(rate, why)
+
+    def _settle(self, rate: float, why: str) -> None:
+        self.settled, self._rate, self._needy = why, rate, 0
+
+    def _keep(self, window: _Window) -> None:
+        """The search is over: look whether the numbers still fit."""
+        slower = window.rate < _SLOWER * self._rate or self.settled == _IDLE
+        self._needy = self._needy + 1 if window.waits > _WAITS_AGAIN and slower else 0
+        if self._needy >= self._patience:
+            self._patience *= 2
+            self._begin_search()
+
+
+class _Window(NamedTuple):
+    """What was seen between two looks, per second."""
+
+    rate: float
+    busy: Sequence[float]
+    on_cpu: Sequence[bool]
+    cpu: float
+    waits: float
+
+
+def _window(began: Seen, seen: Seen) -> _Window:
+    passed = seen.now - began.now
+    return _Window(
+        (seen.made - began.made) / passed,
+        [(one - before) / passed for one, before in zip(seen.busy_s, began.busy_s, strict=True)],
+        seen.on_cpu,
+        (seen.cpu_s - began.cpu_s) / passed,
+        (seen.wait_s - began.wait_s) / passed,
+    )
+
+
+def _wanted(step: float, workers: int, most: int, busy: float, on_cpu: bool) -> int:
+    """Workers for a rate that is `step` times as high. Where they compute, not one more than fits the budget."""
+    needed = math.floor(step * busy + 0.1) if on_cpu else math.ceil(step * busy * 1.1)
+    return min(max(workers, needed), most)
+
+
+class Tuning:
+    """A tuner at work in an engine: reads the counters of its lanes and sets their workers. Under the lock."""
+
+    def __init__(self, engine: Any, cpus: float) -> None:
+        self._engine = engine
+        self._cpus = cpus
+        #: when to look next
+        self.due = -math.inf
+        self._crews: list[Any] = []
+        self._tuner: Tuner | None = None
+
+    def begin(self) -> bool:
+        """A plan is taken over: tune its places, known ones from where they stand. False if it has none."""
+        found = [crew for crew in self._engine.crews.values() if crew.auto]
+        if found != self._crews:
+            self._crews = found
+            self._tuner = Tuner([crew.most for crew in found], self._cpus) if found else None
+        for crew in found:
+            self._resize(crew, crew.size)
+        return self._tuner is not None
+
+    def look(self, now: float) -> None:
+        """Look at the counters, and change the number of workers if that promises more."""
+        self.due = now + _WINDOW_S / 4
+        tuner = self._tuner
+        if tuner is not None and tuner.look(self._seen(now)):
+            for crew, workers in zip(self._crews, tuner.workers, strict=True):
+                if crew.size != workers:
+                    self._resize(crew, workers)
+
+    def _resize(self, crew: Any, workers: int) -> None:
+        for lane in self._lanes(crew):
+            lane.resize(workers)
+        crew.resize(workers)
+
+    def _lanes(self, crew: Any) -> list[Any]:
+        return [lane for lane in self._engine.lanes.values() if lane.crew is crew]
+
+    def _seen(self, now: float) -> Seen:
+        engine = self._engine
+        busy, on_cpu = [], []
+        for crew in self._crews:
+            counters = [lane.counters for lane in self._lanes(crew)]
+            working_s = sum(one.working_s for one in counters)
+            busy.append(working_s)
+            on_cpu.append(2 * sum(one.cpu_s for one in counters) > working_s)
+        lanes = engine.lanes.values()
+        return Seen(
+            now,
+            max(lane.counters.samples for lane in lanes),
+            tuple(busy),
+            tuple(on_cpu),
+            sum(lane.counters.cpu_s for lane in lanes),
+            engine.counters.waited_s(now),
+            all(crew.settled for crew in self._crews),
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """The numbers that were found, and why they stay as they are."""
+        if self._tuner is None:
+            return []
+        labels = [self._lanes(crew)[0].stage.label for crew in self._crews]
+        found = [f"{label}: workers={crew.size}" for label, crew in zip(labels, self._crews, strict=True)]
+        return [f"workers='auto' has found {', '.join(found)} ({self._tuner.settled or 'still looking'})"]

@@ -1,0 +1,219 @@
+"""workers="auto": the number of workers is found while the loader runs."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from tests.cases import for_each
+
+import penstock as ps
+from penstock.core.tuning import Seen, Tuner
+
+CPUS = 4.0
+
+
+@dataclass
+class Simulated:
+    """A pipeline in which time is a number: stages that wait `waits_s` and compute `computes_s` per sample."""
+
+    waits_s: list[float]
+    computes_s: list[float] = field(default_factory=list)
+    #: samples per second that the training loop takes at the most, and that one interpreter lock lets through
+    wanted: float = 1e9
+    locked: float = 1e9
+    cpus: float = CPUS
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.computes_s = self.computes_s or [0.0] * len(self.waits_s)
+        self.random = random.Random(1)
+        self.now = self.made = self.cpu_s = self.wait_s = 0.0
+        self.busy_s = [0.0] * len(self.waits_s)
+
+    def rate(self, workers: list[int]) -> float:
+        """What these workers make, if the loop takes it."""
+        spent = [wait + compute for wait, compute in zip(self.waits_s, self.computes_s, strict=True)]
+        by_stage = min(count / s for count, s in zip(workers, spent, strict=True))
+        by_cpu = self.cpus / sum(self.computes_s) if any(self.computes_s) else 1e9
+        return min(by_stage, by_cpu, self.locked)
+
+    def pass_time(self, workers: list[int], seconds: float) -> Seen:
+        rate = self.rate(workers) * (1 + self.noise * self.random.uniform(-1, 1))
+        taken = min(rate, self.wanted)
+        self.now += seconds
+        self.made += taken * seconds
+        self.wait_s += max(0.0, 1 - taken / self.wanted) * seconds
+        self.cpu_s += taken * sum(self.computes_s) * seconds
+        for number, (wait, compute) in enumerate(zip(self.waits_s, self.computes_s, strict=True)):
+            # Whoever waits for a CPU or for the lock is busy all the same.
+            crowded = workers[number] if taken >= min(self.locked, 1e9) else taken * (wait + compute)
+            self.busy_s[number] += min(crowded, workers[number]) * seconds
+        on_cpu = tuple(c > w for w, c in zip(self.waits_s, self.computes_s, strict=True))
+        return Seen(self.now, self.made, tuple(self.busy_s), on_cpu, self.cpu_s, self.wait_s)
+
+
+def tuned(simulated: Simulated, seconds: float, tuner: Tuner | None = None) -> tuple[Tuner, list[list[int]]]:
+    """The tuner after so many simulated seconds, and every number of workers that it has chosen."""
+    tuner = tuner or Tuner([256] * len(simulated.waits_s), simulated.cpus)
+    chosen = [list(tuner.workers)]
+    end = simulated.now + seconds
+    while simulated.now < end:
+        if tuner.look(simulated.pass_time(tuner.workers, 1 / 16)):
+            chosen.append(list(tuner.workers))
+    return tuner, chosen
+
+
+@for_each("noise", [0.0, 0.05])
+def test_stages_that_wait_reach_nine_tenths_of_the_best_in_ten_seconds(noise):
+    pipeline = Simulated([0.002, 0.04, 0.005, 0.001], locked=4000, noise=noise)
+
+    tuner, chosen = tuned(pipeline, 10)
+
+    assert pipeline.rate(tuner.workers) >= 0.9 * pipeline.rate([256] * 4)
+    assert all(count <= 256 for workers in chosen for count in workers)
+
+
+@for_each("cpus", [1.0, 2.0, 3.5, 8.0])
+def test_stages_that_compute_stay_within_the_cpu_budget(cpus):
+    pipeline = Simulated([0.0, 0.0], [0.004, 0.012], cpus=64)
+
+    tuner = Tuner([256, 256], cpus)
+    tuner, chosen = tuned(pipeline, 10, tuner)
+
+    used = [sum(pipeline.computes_s) * pipeline.rate(workers) for workers in chosen]
+    assert max(used) <= cpus * 1.01 or chosen == [[1, 1]]
+
+
+def test_stages_that_compute_reach_the_budget():
+    pipeline = Simulated([0.0], [0.01], cpus=8)
+
+    tuner, _ = tuned(pipeline, 10, Tuner([256], 8.0))
+
+    assert tuner.workers == [8]
+    assert "8.0 of 8 CPUs" in tuner.settled
+
+
+def test_where_one_lock_limits_few_workers_are_kept():
+    pipeline = Simulated([0.001], locked=1000)
+
+    tuner, _ = tuned(pipeline, 10)
+
+    assert tuner.workers == [1]
+
+
+def test_a_training_loop_that_does_not_wait_gets_no_more_workers():
+    pipeline = Simulated([0.01], wanted=50)
+
+    tuner, chosen = tuned(pipeline, 10)
+
+    assert tuner.workers == [1]
+    assert tuner.settled == "the training loop does not wait"
+    assert chosen == [[1]]
+
+
+def test_workers_that_are_not_needed_are_let_go():
+    pipeline = Simulated([0.01], wanted=150)
+
+    tuner, chosen = tuned(pipeline, 10)
+
+    assert max(chosen)[0] > tuner.workers[0] >= 2
+    assert pipeline.rate(tuner.workers) >= pipeline.wanted
+
+
+def test_the_numbers_do_not_go_up_and_down():
+    pipeline = Simulated([0.002, 0.03, 0.005], locked=3000, noise=0.1)
+
+    tuner, _ = tuned(pipeline, 20)
+    _, chosen = tuned(pipeline, 300, tuner)
+
+    assert chosen == [tuner.workers]
+
+
+def test_when_the_data_gets_slower_the_search_begins_anew():
+    pipeline = Simulated([0.01], wanted=300)
+    tuner, _ = tuned(pipeline, 10)
+
+    pipeline.waits_s = [0.05]
+    tuner, _ = tuned(pipeline, 20, tuner)
+
+    assert pipeline.rate(tuner.workers) >= 0.95 * pipeline.wanted
+
+
+def test_a_pause_of_the_training_loop_says_nothing():
+    pipeline = Simulated([0.01])
+    tuner = Tuner([256], CPUS)
+    tuner.look(pipeline.pass_time(tuner.workers, 0.1))
+
+    assert not tuner.look(Seen(60.0, 11, (0.2,), (False,), 0.0, 0.2))
+    assert tuner.workers == [1]
+
+
+# ---------------------------------------------------------------------- in a loader
+
+
+def rest(x: int) -> int:
+    time.sleep(0.002)
+    return x
+
+
+async def rest_async(x: int) -> int:
+    import asyncio
+
+    await asyncio.sleep(0.002)
+    return x
+
+
+@pytest.mark.parametrize("fn", [rest, rest_async])
+def test_a_loader_finds_more_workers_and_delivers_the_same_stream(fn):
+    with ps.from_sequence(range(10**6)).map(fn, workers="auto", name="rest").loader() as loader:
+        read = []
+        for sample in loader:
+            read.append(sample)
+            if loader.stats()["stage.rest.workers"] > 1:
+                break
+
+        assert read == list(range(len(read)))
+        assert 1 < loader.stats()["stage.rest.workers"] <= 256
+        assert "workers='auto' has found rest: workers=" in str(loader.explain())
+
+
+def test_workers_of_a_number_that_became_smaller_end():
+    with ps.from_sequence(range(10**6)).map(rest, workers="auto", name="rest").loader() as loader:
+        batches = iter(loader)
+        for _ in range(20):
+            next(batches)
+        engine = loader._engine
+        (crew,) = [crew for crew in engine.crews.values() if crew.auto]
+        for size in (8, 2):
+            for lane in engine.lanes.values():
+                lane.resize(size)
+            crew.resize(size)
+            engine.tuning.due = float("inf")
+            for _ in range(2000):
+                next(batches)
+                if len(crew.workers) == size:
+                    break
+            assert len(crew.workers) == size
+
+
+def test_auto_is_explained_before_it_runs():
+    plan = str(ps.from_sequence(range(4)).map(rest, workers="auto").explain())
+
+    assert "1 to 256 threads, found while it runs, keeps up to 2 tickets per worker ready" in plan
+
+
+def test_a_budget_must_be_positive():
+    with pytest.raises(ps.PlanError, match=r"cpus=\) must be positive"):
+        ps.from_sequence(range(4)).loader(cpus=0)
+
+
+def test_a_cap_in_a_pool_is_one_per_cpu():
+    from penstock.executors.executor import usable_cpus
+
+    with ps.Threads(64) as pool:
+        plan = ps.from_sequence(range(4)).map(rest, on=pool, workers="auto").explain()
+
+    assert plan.to_dict()["stages"][0]["workers"] == min(usable_cpus(), 64)
