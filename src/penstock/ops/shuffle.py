@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -71,10 +72,24 @@ class Shuffle(Op[In, In]):
         order: list[int] = permute(np.arange(count), count, derive("shards", seed, epoch, key.op)).tolist()
         return order
 
+    def large_state(self, before: Sequence[Op[Any, Any]]) -> str:
+        shape = [op for op in before if op.effect in (Effect.REGROUPS, Effect.EXPANDS)]
+        if self.window is None or not shape or shape[-1].effect is Effect.EXPANDS:
+            return ""
+        sizes = [op.largest_group() for op in shape if op.effect is Effect.REGROUPS]
+        if None in sizes:
+            return f"a state names every sample in the {self.window} groups of a block: about 1 byte each"
+        count = self.window * math.prod(size for size in sizes if size is not None)
+        return f"a state names up to {count:,} samples in the {self.window} groups of a block: about {_size(count)}"
+
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint | None:
         if self.window is None:
             return None
         return _Window(self.window, Key(key.seed if self.seed is None else self.seed, key.op), epoch)
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1000:.0f} KB" if nbytes >= 1000 else f"{nbytes} bytes"
 
 
 class _Permuted(Order):
