@@ -1,183 +1,38 @@
-"""Random pipelines in plain data, for tests/test_laws.py. Worker processes import this file.
+"""Random pipelines in plain data, for tests/test_laws.py.
 
-A *design* is plain data: it can be printed, and built into a pipeline as often as a test likes. Every sample is
-a tuple of *atoms*. An atom is a number that names a sample of a source in one of its passes, and the way from
-there: the sub-index of every op that made several of one. Whatever an op makes of samples, their atoms are still
-in it, so what was delivered is known exactly. Exceptions name the atoms of the sample that failed.
+A *design* is plain data: it can be printed, and built into a pipeline as often as a test likes. It has every op but
+`reservoir`, whose states are approximate. `law_functions` has what its ops call.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
-from zlib import crc32
 
 import numpy as np
+from tests.law_functions import (
+    Failing,
+    FailingAtFirst,
+    FailingByDraw,
+    FailingCoroutine,
+    Kept,
+    Late,
+    LateCoroutine,
+    Several,
+    Shards,
+    Tagged,
+    Tokens,
+    as_array,
+    as_list,
+    atoms,
+    chance,
+    rarely_long,
+    same,
+)
 
 import penstock as ps
 from penstock.pipeline import Pipeline
-from penstock.sources.source import StreamSource
-
-# ---------------------------------------------------------------------- atoms
-
-#: sub-indices of an atom, three bits each; one more than the sub-index, so that a way has no zero
-_DIGITS = 5
-
-
-def atom(source: int, epoch: int, value: int) -> int:
-    return ((epoch << 16) | (source << 8) | value) << (3 * _DIGITS)
-
-
-def further(one: int, sub: int) -> int:
-    """The atom of output `sub` that was made of `one`."""
-    way = one & ((1 << 3 * _DIGITS) - 1)
-    return (one - way) | (way << 3) | (sub + 1)
-
-
-def ancestors(one: int) -> list[int]:
-    """The atom itself, and all that it was made of."""
-    way = one & ((1 << 3 * _DIGITS) - 1)
-    base, out = one - way, [one]
-    while way:
-        way >>= 3
-        out.append(base | way)
-    return out
-
-
-def atoms(sample: Any) -> tuple[int, ...]:
-    """The atoms of whatever was delivered."""
-    if isinstance(sample, dict):
-        return atoms(sample["x"])
-    if isinstance(sample, (list, tuple)):
-        return tuple(one for item in sample for one in atoms(item))
-    return tuple(int(one) for one in np.ravel(sample) if one)
-
-
-def chance(*what: Any) -> float:
-    return crc32(repr(what).encode()) / 2**32
-
-
-# ---------------------------------------------------------------------- functions of the user's
-
-#: what filters have left out in this process
-DROPPED: list[int] = []
-
-
-@dataclass(frozen=True)
-class Tagged:
-    """Makes an atom of a record."""
-
-    source: int
-
-    def __call__(self, record: Any, info: Any) -> tuple[int, ...]:
-        return (atom(self.source, info.epoch, int(record)),)
-
-
-@dataclass(frozen=True)
-class Failing:
-    """Passes samples on and fails for some: always for the same ones, or with `salt` for others in every run."""
-
-    op: int
-    rate: float
-    how: str
-    salt: Any = 0
-
-    def __call__(self, sample: Any) -> Any:
-        if chance("fails", self.op, atoms(sample), self.salt) < self.rate:
-            raise ps.Skip(repr(atoms(sample))) if self.how == "Skip" else ValueError(atoms(sample))
-        return sample
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A filter; every process keeps a list of what it has left out."""
-
-    op: int
-
-    def __call__(self, sample: Any) -> bool:
-        keep = chance("kept", self.op, atoms(sample)) < 0.75
-        if not keep:
-            DROPPED.extend(atoms(sample))
-        return keep
-
-
-@dataclass(frozen=True)
-class Several:
-    """None to three samples of one. How many depends on each atom, so that groups make no difference."""
-
-    op: int
-    rate: float = 0.0
-    how: str = ""
-    lazy: bool = False
-    salt: Any = 0
-
-    def _outputs(self, sample: Any) -> list[Any]:
-        counts = {one: int(4 * chance("several", self.op, one)) for one in atoms(sample)}
-        subs = range(max(counts.values(), default=0))
-        return [tuple(further(one, sub) for one, count in counts.items() if count > sub) for sub in subs]
-
-    def __call__(self, sample: Any) -> Any:
-        found = self._outputs(sample)
-        fails = chance("fails", self.op, atoms(sample), self.salt) < self.rate
-        if not self.lazy:
-            if fails:
-                raise ValueError(atoms(sample))
-            return found
-        return self._one_by_one(sample, found, fails)
-
-    def _one_by_one(self, sample: Any, found: list[Any], fails: bool) -> Any:
-        stop = int(chance("stops", self.op, atoms(sample)) * (len(found) + 1))
-        for number, one in enumerate(found):
-            if fails and number == stop:
-                raise ValueError(atoms(sample))
-            yield one
-        if fails and stop >= len(found):
-            raise ValueError(atoms(sample))
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The atoms as an array, each in one to three pieces: for pack."""
-
-    op: int
-
-    def __call__(self, sample: Any) -> dict[str, Any]:
-        pieces = [further(one, sub) for one in atoms(sample) for sub in range(1 + int(3 * chance(self.op, one)))]
-        return {"x": np.array(pieces, np.int64)}
-
-
-def as_array(sample: Any) -> dict[str, Any]:
-    return {"x": np.array(atoms(sample), np.int64)}
-
-
-def rarely_long(sample: dict[str, Any]) -> int:
-    return 9 if chance("rare", atoms(sample)) < 0.03 else len(sample["x"]) % 2
-
-
-def same(sample: Any) -> Any:
-    return sample
-
-
-def as_list(batch: list[Any]) -> list[Any]:
-    return list(batch)
-
-
-class Shards(StreamSource):
-    """A stream in parts of these sizes."""
-
-    verb = "shards"
-
-    def __init__(self, *sizes: int) -> None:
-        self.sizes = sizes
-
-    def shards(self) -> Any:
-        return range(len(self.sizes))
-
-    def open(self, shard: int, skip: int) -> Any:
-        first = sum(self.sizes[:shard])
-        return iter(range(first + skip, first + self.sizes[shard]))
-
 
 # ---------------------------------------------------------------------- designs
 
@@ -242,11 +97,16 @@ class Design:
     def ordered(self) -> bool:
         return all(step.ordered for step in self.all_steps)
 
+    @property
+    def late(self) -> bool:
+        """Calls of it are late: then any call may be, on a busy machine."""
+        return any(step.how == "late" for step in self.all_steps)
+
 
 SOURCES = ["sequence", "arrays", "iterable", "shards"]
 GROUPS = ("batch", "bucket", "pack")
-#: ops after which it depends on counts or on who comes first what is delivered
-COUNTING = ("take", "skip", "epoch", "zip", "mix first", "mix cycle")
+#: for how long a call may take where some never return
+LATE_S = 0.1
 
 
 class Draw:
@@ -326,6 +186,40 @@ class Draw:
         return replace(step, flag=rng.random() < 0.4)
 
 
+#: what becomes of some maps: the same, with another op, with another kind of function or with another failure
+_MAPS = ["map"] * 6 + ["tap", "coroutine", "draws", "at first"]
+_LATE = 0.04
+
+
+def varied(design: Design, seed: Any) -> Design:
+    """`design` with rarer ops, functions and failures in some places."""
+    rng = random.Random(f"varied {seed!r}")
+    late = rng.random() < _LATE
+    numbers = [step.number for step in design.all_steps if step.kind == "map" and step.ordered]
+    chosen = rng.choice(numbers) if late and numbers else None
+
+    def step(one: Step) -> Step:
+        if one.number == chosen:
+            return replace(one, how="late", rate=0.06, workers=one.workers or 2)
+        if one.kind == "filter" and rng.random() < 0.3:
+            return replace(one, how="skip", rate=0.1)
+        kind = rng.choice(_MAPS) if one.kind == "map" else ""
+        if kind in ("tap", "coroutine"):
+            return replace(one, kind=kind)
+        return replace(one, how=kind) if kind in ("draws", "at first") else one
+
+    def tree(one: Design) -> Design:
+        flag = one.flag
+        if one.kind in SOURCES[:2] and rng.random() < 0.1:
+            flag += " drawn"
+        if rng.random() < 0.5:
+            flag = flag.replace("cached", "stored")
+        parts = tuple(map(tree, one.parts))
+        return replace(one, parts=parts, steps=tuple(map(step, one.steps)), flag=flag.strip())
+
+    return tree(design)
+
+
 # ---------------------------------------------------------------------- building
 
 
@@ -337,7 +231,8 @@ class Build:
     failing: bool = True
     rank: int = 0
     world: int = 1
-    _last: Any = field(default=None, repr=False)
+    #: where caches keep samples
+    folder: str = ""
 
     def __call__(self, design: Design) -> Pipeline[Any]:
         parts = [self(one) for one in design.parts]
@@ -363,12 +258,15 @@ class Build:
             source = ps.from_iterable(range(n))
         else:
             source = Pipeline(Shards(n // 3, 0, n // 2, n - n // 3 - n // 2))
+        if "drawn" in design.flag:
+            source = source.resample([1 + chance("weight", number) for number in range(n)], replace=False)
         if "shuffled" in design.flag:
             source = source.shuffle()
         if "sharded" in design.flag:
             source = source.shard(self.rank, self.world, equal=False)
-        if "cached" in design.flag:
-            source = source.map(same).cache()
+        if "cached" in design.flag or "stored" in design.flag:
+            indexed = kind in SOURCES[:2] and "sharded" not in design.flag
+            source = source.map(same).cache((indexed and "stored" in design.flag and self.folder) or None)
         return source.map(Tagged(design.number), info=True)
 
     def _step(self, p: Any, step: Step, last: bool) -> Any:
@@ -377,16 +275,16 @@ class Build:
             at["ordered"] = False
         rate, number, size = step.rate if self.failing else 0.0, step.number, step.size
         errors: dict[str, Any] = {}
-        if rate and step.how == "skip":
+        if rate and step.how in ("skip", "draws", "late"):
             errors["on_error"] = "skip"
-        if rate and step.how == "Retry":
+        if rate and step.how in ("Retry", "at first"):
             errors["on_error"] = ps.Retry(2, backoff_s=0, then="skip")
-        failing = Failing(number, rate, step.how, self.salt)
         kind = step.kind
-        if kind == "map":
-            return p.map(failing, **at, **errors)
+        if kind in ("map", "tap", "coroutine"):
+            return self._call(p, step, rate, {**at, **errors})
+        failing = Failing(number, rate, step.how, self.salt)
         if kind == "filter":
-            return p.filter(Kept(number), **at)
+            return p.filter(Kept(number, rate, self.salt), **at, **errors)
         if kind in ("flat_map", "interleave"):
             if rate and step.how == "Skip":
                 errors["on_error"] = "skip"
@@ -417,5 +315,14 @@ class Build:
             return getattr(p, kind)(*argument[kind])
         return made if last else made.map(atoms, **at)
 
-
-__all__ = ["DROPPED", "Build", "Design", "Draw", "Step", "ancestors", "atom", "atoms"]
+    def _call(self, p: Any, step: Step, rate: float, at: dict[str, Any]) -> Any:
+        """An op that passes on every sample for which its function does not fail."""
+        given = step.number, rate, step.how, self.salt
+        if step.how == "late":
+            return p.map((LateCoroutine if step.flag else Late)(*given), info=True, timeout_s=LATE_S, **at)
+        if step.how == "draws":
+            return p.map(FailingByDraw(*given), rng=True, **at)
+        if step.kind == "coroutine":
+            return p.map(FailingCoroutine(*given), **at)
+        function = FailingAtFirst(*given) if step.how == "at first" else Failing(*given)
+        return p.tap(function, **at) if step.kind == "tap" else p.map(function, **at)

@@ -54,6 +54,8 @@ class Run:
         lane = self.engine.lanes[stage.number]
         branches: list[_Branch] = []
         inlet: Inlet
+        if not isinstance(feed, Joined):
+            _check_joint(start.front, stage.segment if stage.groups else None)
         if isinstance(feed, Indexed):
             inlet = _positions(stage, epoch, lane.program.reading.length, start)
         elif isinstance(feed, Streamed):
@@ -99,8 +101,7 @@ class Run:
         )
         if start:
             front = start.front
-            if front is not None and front.joint != stage.segment:
-                raise StateMismatch(f"the state is of {front.joint!r} where this pipeline has {stage.segment!r}")
+            _check_joint(front, stage.segment)
             inlet.resume(start)
         elif not joint.opens_inputs:
             for queue in queues:
@@ -267,8 +268,9 @@ def _resumed(stage: Stage, start: Start, last: bool) -> tuple[Resumed | None, St
         start = Start(start.edge, start.wanted, start.only_wanted, ())
         return Resumed(start.redo(), stage.depth), start
     own = front.own
-    if front.joint != turns_key(stage.segment) or not isinstance(own, dict) or len(front.inputs) != 1:
-        raise StateMismatch(f"the state is of {front.joint!r} where this pipeline has {turns_key(stage.segment)!r}")
+    _check_joint(front, turns_key(stage.segment))
+    if not isinstance(own, dict) or len(front.inputs) != 1:
+        raise StateMismatch("the state is damaged: its turns make no sense")
     places, after, slots = places_from(own["open"]), own["after"], own["slots"]
     if (
         not 0 < len(slots) <= stage.interleave
@@ -280,6 +282,26 @@ def _resumed(stage: Stage, start: Start, last: bool) -> tuple[Resumed | None, St
     inner = front.inputs[0]
     start = Start(None if inner is None else inner.edge, start.wanted, start.only_wanted, opened)
     return Resumed(start.redo(), stage.depth, opened, slots), start
+
+
+def _check_joint(front: Front | None, here: str | None) -> None:
+    """Refuse what anything else has saved in the place of the joint `here`, or of a source if that is None."""
+    if front is None or front.joint == here:
+        return
+    saved, now = (name is not None and name.endswith("-line") for name in (front.joint, here))
+    if saved != now:
+        raise StateMismatch(
+            f"the state was saved with ordered={not saved} for an op behind a flat_map(), and this pipeline has "
+            f"ordered={not now} there, which names samples in another way; use the ordered= that it was saved with"
+        )
+    raise StateMismatch(
+        f"the state is of {_joint_named(front.joint)} where this pipeline has {_joint_named(here)}; load it with "
+        "the pipeline that it was saved with"
+    )
+
+
+def _joint_named(name: str | None) -> str:
+    return "a source" if name is None else f"the joint {name!r}"
 
 
 def _is_way(way: Any) -> bool:

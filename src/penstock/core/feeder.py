@@ -112,7 +112,8 @@ class Feeder(Queue):
             if self._passes:
                 self._next_pass()
             else:
-                self.ended = True
+                # As in a run without a stop, what was lost behind the last sample passes before the end is known.
+                self.ended = self.settled or not self.lost
                 self.settled = True
             return Chunk([], ())
         if not self.settled:

@@ -258,9 +258,7 @@ class JoinedInlet(Inlet):
         for number in lacking:
             queue = self.queues[number]
             if queue.failure is not None:
-                self.failure = queue.failure
-                self._finished = True
-                return True
+                return self._ends(queue.failure)
             moved = self._fill(queue) or moved
         for queue in self.queues:  # no generator: Ctrl-C inside one could not be raised
             if not queue.ended:
@@ -271,7 +269,10 @@ class JoinedInlet(Inlet):
     def _breaks(self, exc: Exception) -> bool:
         """The joint has failed: the stream ends here, behind what it has passed on."""
         take_note(exc, f"in the joint of {self._label}")
-        self.failure = Failure(exc)
+        return self._ends(Failure(exc))
+
+    def _ends(self, failure: Failure) -> bool:
+        self.failure = failure
         self._finished = True
         return True
 
@@ -314,22 +315,22 @@ class JoinedInlet(Inlet):
     def _redo_step(self, again: Remake) -> bool:
         """Wait for what is made again; then put together what is owed, restore the joint, and go on."""
         moved = False
-        for queue in self.queues:
-            while not queue.settled and queue.failure is None and self._fill(queue):
-                moved = True
+        try:
+            for queue in self.queues:
+                while not queue.settled and queue.failure is None and self._fill(queue):
+                    moved = True
+        except Exception as exc:  # another pass of the input begins where the state says
+            return self._ends(Failure(self._explained(exc)))
         for queue in self.queues:
             if queue.failure is not None and not queue.settled:
-                self.failure = queue.failure
-                self._finished = True
-                return True
+                return self._ends(queue.failure)
         if not all(queue.settled for queue in self.queues):
             return moved
         self._again = None
         try:
             again.finish(self._passed)
         except Exception as exc:
-            self.failure = Failure(self._explained(exc))
-            self._finished = True
+            return self._ends(Failure(self._explained(exc)))
         if again.only_wanted:
             self._finished = True
         return True
@@ -392,9 +393,7 @@ class JoinedInlet(Inlet):
             f"{hoards} holds {self.held_bytes:,} bytes after {self._here} samples, more than memory={allowed:,}; "
             "make it smaller, or allow more"
         )
-        self.failure = Failure(exc)
-        self._finished = True
-        return True
+        return self._ends(Failure(exc))
 
     @property
     def lacks(self) -> str:

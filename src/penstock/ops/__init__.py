@@ -7,7 +7,7 @@ from penstock.ops.call import Retry
 from penstock.ops.epoch import Epoch
 from penstock.ops.filter import Filter
 from penstock.ops.flat_map import FlatMap
-from penstock.ops.joint import Joint
+from penstock.ops.joint import LOST, Ingredient, Joint
 from penstock.ops.map import Map
 from penstock.ops.op import Effect, Op, Order
 from penstock.ops.pack import Pack
@@ -23,6 +23,7 @@ from penstock.ops.tap import Tap
 from penstock.ops.unbatch import Unbatch
 
 __all__ = [
+    "LOST",
     "Batch",
     "Bucket",
     "Cache",
@@ -30,6 +31,7 @@ __all__ = [
     "Epoch",
     "Filter",
     "FlatMap",
+    "Ingredient",
     "Joint",
     "Map",
     "Op",

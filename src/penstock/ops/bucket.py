@@ -91,6 +91,9 @@ class Bucket(Op[In, Any]):
 
         return list(info.each(partial(stacked, describe=describe, pad=self.pad), samples))
 
+    def largest_group(self) -> int:
+        return self.size if isinstance(self.size, int) else max(self.size)
+
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         sizes = [self.size] * (len(self.bounds) + 1) if isinstance(self.size, int) else list(self.size)
         return _Bins(self.bounds, sizes, self.budget, self.label)

@@ -279,9 +279,17 @@ class Op(ABC, Generic[In, Out]):
         """For REGROUPS: the number of samples in a group, if that never varies."""
         return None
 
+    def largest_group(self) -> int | None:
+        """For REGROUPS: the most samples in a group, if that is known."""
+        return self.group_size()
+
     def keeps_group(self, count: int) -> bool:
         """For REGROUPS: whether a last group of `count` samples is passed on."""
         return True
+
+    def large_state(self, before: Sequence[Op[Any, Any]]) -> str:
+        """What `explain()` says of the size of a saved state, if this op behind the ops `before` makes it large."""
+        return ""
 
     def length(self, n: Length) -> Length:
         """How many samples leave when `n` come."""

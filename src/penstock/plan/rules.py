@@ -326,6 +326,8 @@ class _Maker:
             after.reasons += how_drawn(op, length, stage)
             return after
         after.reasons.append(f"{op.label} needs the order of delivery: {why}")
+        if large := op.large_state([one.op for earlier in stage.walk() for one in earlier.all_steps()]):
+            after.reasons.append(large)
         if not stage.ordered:
             self.notes.append(f"{op.label} depends on the order, which stage {stage.number} does not keep")
         return after

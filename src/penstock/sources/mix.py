@@ -66,7 +66,9 @@ class MixSource(Composite):
         mixing = derive("mix", key.seed, epoch)
 
         names = [name for name, _ in self.parts]
-        return _JOINTS[self.stop](Shares(names, self.weights, mixing), epoch, memo)
+        joint = _JOINTS[self.stop](Shares(names, self.weights, mixing), epoch, memo)
+        joint.nested = _nested(self)
+        return joint
 
     def stats(self, memo: dict[str, Any]) -> dict[str, float]:
         return {f"{name}.samples": memo.get("samples", {}).get(name, 0) for name, _ in self.parts}
@@ -170,6 +172,9 @@ def _empty(name: str) -> PlanError:
 
 class _Mixed(Joint):
     """Draws from its inputs in turn. When it ends, and what becomes of an input that has, is for its heirs."""
+
+    #: how many levels of other mixes are in its components
+    nested = 0
 
     def __init__(self, draws: Shares, epoch: int, memo: dict[str, Any]) -> None:
         self.draws = draws
@@ -390,7 +395,7 @@ class _Cycle(_Mixed):
             self.sizes[number] = self.draws.share(number)[0]
         self.passes[number] += 1
         self.seen[number] = 0
-        one.renew(_epoch_of_pass(self.epoch, self.passes[number]))
+        one.renew(_epoch_of_pass(self.epoch, self.passes[number], self.nested))
 
     def save(self) -> Any:
         names = self.draws.names
@@ -426,6 +431,22 @@ _JOINTS: dict[str, Callable[[Shares, int, dict[str, Any]], _Mixed]] = {
 }
 
 
-def _epoch_of_pass(epoch: int, number: int) -> int:
-    """The epoch that a component's pass counts as, where `epoch` is that of the mix: the same for its first."""
-    return epoch if number == 0 else _PASSES + (derive("pass", epoch) + number) % _PASSES
+def _nested(source: Composite) -> int:
+    """How many levels of mixes there are in the parts of `source`."""
+    inner = [flow.source for _, flow in source.parts if isinstance(flow.source, Composite)]
+    return max((_nested(one) + isinstance(one, MixSource) for one in inner), default=0)
+
+
+def _epoch_of_pass(epoch: int, number: int, nested: int) -> int:
+    """The epoch that a component's pass counts as, where `epoch` is that of the mix: the same for its first.
+
+    A mix and one that is nested in it begin at different numbers. Otherwise the second pass of the outer mix
+    would be the same epoch of a component as the second pass of the inner one.
+
+    >>> _epoch_of_pass(3, 0, 0), _epoch_of_pass(3, 1, 0) == _epoch_of_pass(3, 1, 1)
+    (3, False)
+    """
+    if number == 0:
+        return epoch
+    first = derive("pass", epoch, nested) if nested else derive("pass", epoch)
+    return _PASSES + (first + number) % _PASSES

@@ -148,7 +148,7 @@ def fitting(pipeline: Flow, memory: int | str | None) -> int | str | None:
 
 
 def _hoards(flow: Flow) -> bool:
-    joints = [op.joint(Key(0, ""), 0, {}) for op in flow.ops if op.joined]
+    joints = [op.joint(Key(0, ""), 0, {}) for op in flow.ops if op.joined and not op.remembers]
     parts = [part for _, part in getattr(flow.source, "parts", ())]
     return any(joint is not None and joint.hoards for joint in joints) or any(map(_hoards, parts))
 
