@@ -1,10 +1,13 @@
 """Ctrl-C typed in a terminal reaches the training loop, and the process ends."""
 
+import _thread
 import os
 import pty
 import signal
+import sys
 import textwrap
 import threading
+import time
 
 import pytest
 from tests import nursery
@@ -112,18 +115,27 @@ def test_a_keyboard_interrupt_raised_by_a_function_arrives_and_the_loader_goes_o
         assert list(loader) == list(range(6))
 
 
-def test_a_signal_while_the_reader_waits_leaves_the_loader_usable():
+def _send():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+# `interrupt_main` does not wake a thread that waits. Neither does a signal that comes just before the wait begins.
+@for_each("send", [_send, _thread.interrupt_main])
+def test_a_signal_while_the_reader_waits_leaves_the_loader_usable(send):
     waiting, go_on = threading.Event(), threading.Event()
+    in_time, main = [], threading.main_thread().ident
 
     def first_waits(sample):
         if sample == 0:
             waiting.set()
-            go_on.wait(SOON_S)
+            in_time.append(go_on.wait(SOON_S))
         return sample
 
     def interrupt():
         waiting.wait(SOON_S)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        while sys._current_frames()[main].f_code.co_name != "park":
+            time.sleep(0)
+        send()
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -135,6 +147,7 @@ def test_a_signal_while_the_reader_waits_leaves_the_loader_usable():
             go_on.set()
             sender.join()
             assert list(loader) == [0, 1, 2, 3]
+        assert all(in_time), "the interrupt came only when the wait for a batch was over"
     finally:
         go_on.set()
         signal.signal(signal.SIGINT, handler)

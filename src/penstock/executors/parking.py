@@ -1,7 +1,7 @@
 """The one place where anything in penstock waits.
 
 Workers without a ticket and readers without a batch park on a `Spot`, and whoever changes
-the situation unparks them. Nothing polls, and because there is one place to wait, a test can
+the situation unparks them. Nothing polls for work, and because there is one place to wait, a test can
 replace it (`use`) and decide from a seed which thread runs next.
 
 What may be relied on:
@@ -9,6 +9,7 @@ What may be relied on:
 * An `unpark` is never lost: one that comes before the `park` makes that park return at once.
 * `unpark` never blocks and takes no lock, so it may be called by a garbage-collection finalizer.
 * `park` may return without cause. Callers look again at what they were waiting for.
+* A signal handler of the main thread runs within `_SIGNALS_S`, even if its signal came just before the wait began.
 """
 
 from __future__ import annotations
@@ -16,9 +17,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
+from time import monotonic
 from typing import Protocol
 
 __all__ = ["LockSpot", "Spot", "is_staged", "new_spot", "use"]
+
+#: A wait of the main thread is cut into pieces of this length. A signal interrupts a wait that has begun; one that
+#: came a moment before it, or by `_thread.interrupt_main`, is noticed only when the wait ends.
+_SIGNALS_S = 0.5
 
 
 class Spot(Protocol):
@@ -47,9 +54,15 @@ class LockSpot:
         self._lock.acquire()
 
     def park(self, timeout_s: float | None = None) -> bool:
-        return self._lock.acquire(
-            timeout=-1 if timeout_s is None else min(max(timeout_s, 0), threading.TIMEOUT_MAX)
-        )
+        if timeout_s is not None and timeout_s <= _SIGNALS_S:
+            return self._lock.acquire(timeout=max(timeout_s, 0))
+        if threading.get_ident() != threading.main_thread().ident:
+            return self._lock.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+        until = inf if timeout_s is None else monotonic() + timeout_s
+        while not self._lock.acquire(timeout=max(min(until - monotonic(), _SIGNALS_S), 0)):
+            if monotonic() >= until:
+                return False
+        return True
 
     def unpark(self) -> None:
         try:
