@@ -4,15 +4,13 @@ import _thread
 import os
 import pty
 import signal
-import sys
 import textwrap
 import threading
-import time
 
 import pytest
 from tests import nursery
 from tests.cases import for_each
-from tests.runtime.helpers import SOON_S
+from tests.runtime.helpers import SOON_S, await_main_thread
 
 import penstock as ps
 
@@ -123,7 +121,7 @@ def _send():
 @for_each("send", [_send, _thread.interrupt_main])
 def test_a_signal_while_the_reader_waits_leaves_the_loader_usable(send):
     waiting, go_on = threading.Event(), threading.Event()
-    in_time, main = [], threading.main_thread().ident
+    in_time = []
 
     def first_waits(sample):
         if sample == 0:
@@ -133,8 +131,7 @@ def test_a_signal_while_the_reader_waits_leaves_the_loader_usable(send):
 
     def interrupt():
         waiting.wait(SOON_S)
-        while sys._current_frames()[main].f_code.co_name != "park":
-            time.sleep(0)
+        await_main_thread("LockSpot.park")
         send()
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)

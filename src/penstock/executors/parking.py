@@ -21,11 +21,18 @@ from math import inf
 from time import monotonic
 from typing import Protocol
 
-__all__ = ["LockSpot", "Spot", "is_staged", "new_spot", "use"]
+__all__ = ["LockSpot", "Spot", "at_a_time", "is_staged", "new_spot", "use"]
 
-#: A wait of the main thread is cut into pieces of this length. A signal interrupts a wait that has begun; one that
+#: The main thread waits for at most this long at a time. A signal interrupts a wait that has begun; one that
 #: came a moment before it, or by `_thread.interrupt_main`, is noticed only when the wait ends.
 _SIGNALS_S = 0.5
+
+
+def at_a_time(timeout_s: float) -> float:
+    """How much of `timeout_s` the calling thread may wait before it must run, so that signals are noticed."""
+    if timeout_s <= _SIGNALS_S or threading.get_ident() != threading.main_thread().ident:
+        return timeout_s
+    return _SIGNALS_S
 
 
 class Spot(Protocol):
@@ -54,15 +61,15 @@ class LockSpot:
         self._lock.acquire()
 
     def park(self, timeout_s: float | None = None) -> bool:
-        if timeout_s is not None and timeout_s <= _SIGNALS_S:
-            return self._lock.acquire(timeout=max(timeout_s, 0))
-        if threading.get_ident() != threading.main_thread().ident:
-            return self._lock.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
         until = inf if timeout_s is None else monotonic() + timeout_s
-        while not self._lock.acquire(timeout=max(min(until - monotonic(), _SIGNALS_S), 0)):
-            if monotonic() >= until:
+        left_s = inf if timeout_s is None else timeout_s
+        while True:
+            wait_s = at_a_time(left_s)
+            if self._lock.acquire(timeout=-1 if wait_s == inf else min(max(wait_s, 0), threading.TIMEOUT_MAX)):
+                return True
+            left_s = until - monotonic()
+            if left_s <= 0:
                 return False
-        return True
 
     def unpark(self) -> None:
         try:
