@@ -1,8 +1,10 @@
 """What several tests of the runtime need: layouts, staged functions, children with a terminal."""
 
 import subprocess
+import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +39,13 @@ def placed(layout: str) -> dict[str, Any]:
 def await_event(event: threading.Event, what: str = "the event") -> None:
     """Wait for what must happen, and say so if it does not."""
     assert event.wait(SOON_S), f"{what} did not come"
+
+
+def await_main_thread(function: str) -> None:
+    """Wait, in another thread, until the main thread is inside the function with this name."""
+    main = threading.main_thread().ident
+    while sys._current_frames()[main].f_code.co_qualname != function:
+        time.sleep(0)
 
 
 def begin_with(monkeypatch: pytest.MonkeyPatch, units: int) -> None:

@@ -1,5 +1,6 @@
 """Ctrl-C typed in a terminal reaches the training loop, and the process ends."""
 
+import _thread
 import os
 import pty
 import signal
@@ -9,7 +10,7 @@ import threading
 import pytest
 from tests import nursery
 from tests.cases import for_each
-from tests.runtime.helpers import SOON_S
+from tests.runtime.helpers import SOON_S, await_main_thread
 
 import penstock as ps
 
@@ -112,18 +113,26 @@ def test_a_keyboard_interrupt_raised_by_a_function_arrives_and_the_loader_goes_o
         assert list(loader) == list(range(6))
 
 
-def test_a_signal_while_the_reader_waits_leaves_the_loader_usable():
+def _send():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+# `interrupt_main` does not wake a thread that waits. Neither does a signal that comes just before the wait begins.
+@for_each("send", [_send, _thread.interrupt_main])
+def test_a_signal_while_the_reader_waits_leaves_the_loader_usable(send):
     waiting, go_on = threading.Event(), threading.Event()
+    in_time = []
 
     def first_waits(sample):
         if sample == 0:
             waiting.set()
-            go_on.wait(SOON_S)
+            in_time.append(go_on.wait(SOON_S))
         return sample
 
     def interrupt():
         waiting.wait(SOON_S)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        await_main_thread("LockSpot.park")
+        send()
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -135,6 +144,7 @@ def test_a_signal_while_the_reader_waits_leaves_the_loader_usable():
             go_on.set()
             sender.join()
             assert list(loader) == [0, 1, 2, 3]
+        assert all(in_time), "the interrupt came only when the wait for a batch was over"
     finally:
         go_on.set()
         signal.signal(signal.SIGINT, handler)

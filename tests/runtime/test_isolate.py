@@ -1,5 +1,6 @@
 """``loader(isolate=True)``: the same stream from a process of its own, and nothing lost when that dies."""
 
+import _thread
 import array
 import fcntl
 import gc
@@ -14,7 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from tests.runtime.helpers import in_thread, until_error
+from tests.runtime.helpers import SOON_S, await_main_thread, in_thread, until_error
 from tests.runtime.interrupts import Interrupts, descendants, descriptors
 from tests.runtime.process_helpers import (
     await_true,
@@ -456,6 +457,40 @@ def test_a_stopped_process_that_takes_no_more_messages_is_replaced(monkeypatch):
 # ---------------------------------------------------------------------- interrupts
 
 
+@pytest.fixture
+def default_ctrl_c():
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, handler)
+
+
+def test_a_signal_that_interrupts_no_wait_is_noticed(tmp_path, default_ctrl_c):
+    os.mkfifo(fifo := str(tmp_path / "fifo"))
+    noticed, in_time, opened = threading.Event(), [], []
+
+    def first_waits(x):
+        if x == 0:
+            open(fifo).close()  # returns when somebody opens it to write
+        return x
+
+    def interrupt():
+        await_main_thread("Line.wait")
+        _thread.interrupt_main()
+        in_time.append(noticed.wait(SOON_S))
+        opened.append(os.open(fifo, os.O_RDWR))
+
+    with NUMBERS.map(first_waits, workers=1).loader(isolate=True) as loader:
+        sender = threading.Thread(target=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sender.start()
+            list(loader)
+        noticed.set()
+        sender.join()
+    os.close(*opened)
+    assert in_time == [True]
+
+
 def interrupting(monkeypatch, said, when):
     """Ctrl-C, once, right before or after this is said to the process."""
     send, due = Wire.send, [said]
@@ -554,14 +589,6 @@ def interrupted_run(*lines):
     assert not left, f"interrupted at {pressed.where}, left {left}"
     assert descriptors() == open_before, f"interrupted at {pressed.where}"
     return pressed
-
-
-@pytest.fixture
-def default_ctrl_c():
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, handler)
 
 
 def test_two_interrupts_at_any_line_leave_no_process_after_close(default_ctrl_c):

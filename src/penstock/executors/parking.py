@@ -1,7 +1,7 @@
 """The one place where anything in penstock waits.
 
 Workers without a ticket and readers without a batch park on a `Spot`, and whoever changes
-the situation unparks them. Nothing polls, and because there is one place to wait, a test can
+the situation unparks them. Nothing polls for work, and because there is one place to wait, a test can
 replace it (`use`) and decide from a seed which thread runs next.
 
 What may be relied on:
@@ -9,6 +9,7 @@ What may be relied on:
 * An `unpark` is never lost: one that comes before the `park` makes that park return at once.
 * `unpark` never blocks and takes no lock, so it may be called by a garbage-collection finalizer.
 * `park` may return without cause. Callers look again at what they were waiting for.
+* A signal handler of the main thread runs within `_SIGNALS_S`, even if its signal came just before the wait began.
 """
 
 from __future__ import annotations
@@ -16,9 +17,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
+from time import monotonic
 from typing import Protocol
 
-__all__ = ["LockSpot", "Spot", "is_staged", "new_spot", "use"]
+__all__ = ["LockSpot", "Spot", "at_a_time", "is_staged", "new_spot", "use"]
+
+#: The main thread waits for at most this long at a time. A signal interrupts a wait that has begun; one that
+#: came a moment before it, or by `_thread.interrupt_main`, is noticed only when the wait ends.
+_SIGNALS_S = 0.5
+
+
+def at_a_time(timeout_s: float) -> float:
+    """How much of `timeout_s` the calling thread may wait before it must run, so that signals are noticed."""
+    if timeout_s <= _SIGNALS_S or threading.get_ident() != threading.main_thread().ident:
+        return timeout_s
+    return _SIGNALS_S
 
 
 class Spot(Protocol):
@@ -47,9 +61,15 @@ class LockSpot:
         self._lock.acquire()
 
     def park(self, timeout_s: float | None = None) -> bool:
-        return self._lock.acquire(
-            timeout=-1 if timeout_s is None else min(max(timeout_s, 0), threading.TIMEOUT_MAX)
-        )
+        until = inf if timeout_s is None else monotonic() + timeout_s
+        left_s = inf if timeout_s is None else timeout_s
+        while True:
+            wait_s = at_a_time(left_s)
+            if self._lock.acquire(timeout=-1 if wait_s == inf else min(max(wait_s, 0), threading.TIMEOUT_MAX)):
+                return True
+            left_s = until - monotonic()
+            if left_s <= 0:
+                return False
 
     def unpark(self) -> None:
         try:

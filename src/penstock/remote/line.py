@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import select
 from math import inf
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from penstock.executors.parking import at_a_time
 from penstock.executors.startup import Process
 from penstock.interrupts import uninterrupted
 from penstock.memory.block import Block, Blocks
@@ -42,8 +44,14 @@ class Line:
         """Wait until the process has said something; False when `timeout_s` passed first. Gone if it has ended."""
         if self.wire.pending:
             return True
-        with self.process.held():  # somebody else may close it
-            events = self._poll.poll(None if timeout_s == inf else max(timeout_s, 0) * 1000 + 1)
+        until = perf_counter() + timeout_s
+        while True:
+            wait_s = at_a_time(timeout_s)
+            with self.process.held():  # somebody else may close it
+                events = self._poll.poll(None if wait_s == inf else max(wait_s, 0) * 1000 + 1)
+            timeout_s = until - perf_counter()
+            if events or timeout_s <= 0:
+                break
         # Not the end of the socket alone: a process that it has started may hold that open.
         if events and all(fd != self._fd for fd, _ in events):
             raise Gone
