@@ -131,7 +131,7 @@ def test_pickled_objects_are_refused_and_never_unpickled(tmp_path):
     np.savez_compressed(tmp_path / "b.npz", x=objects)
     for name in ("a.npy", "a.npz", "b.npz"):
         for rows in (True, False):
-            with pytest.raises(ps.ReadError, match=f"{name}: its values are pickled objects, which are never"):
+            with pytest.raises(ps.ReadError, match=f"{name}: .*its values are pickled objects, which are never"):
                 list(ps.from_npy(tmp_path / name, rows=rows))
     assert not trap.exists()
 
@@ -168,7 +168,7 @@ def test_a_compressed_member_that_grows_beyond_its_header_is_refused(tmp_path):
     np.save(member, np.arange(4))
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", member.getvalue() + bytes(1 << 24))
-    with pytest.raises(ps.ReadError, match=r"a\.npz: x\.npy: int64\[4\] does not take 16777248 bytes"):
+    with pytest.raises(ps.ReadError, match=r"a\.npz: 'x\.npy': int64\[4\] does not take 16777248 bytes"):
         len(ps.from_npy(tmp_path))
 
 

@@ -57,7 +57,12 @@ def build_index(file: storage.File) -> dict[str, NDArray[Any]]:
 
 def header_of(record: bytes, delimiter: str) -> list[str]:
     """The names in the first record of a file."""
-    names = next(csv.reader([record.decode("utf-8-sig").rstrip("\r\n")], delimiter=delimiter), [])
+    text = record.decode("utf-8-sig").rstrip("\r\n")
+    try:
+        names = next(csv.reader([text], delimiter=delimiter), [])
+    except csv.Error as exc:
+        ends = "\r" in text
+        raise ValueError("its lines end with a carriage return alone" if ends else f"its header: {exc}") from exc
     if not names:
         raise ValueError("it has no header")
     if len(set(names)) < len(names):

@@ -69,7 +69,8 @@ def _places(path: str, kind: str, where: Where) -> list[str]:
 
     local = storage.local(path)
     full = os.path.abspath(local) if local is not None else path
-    elsewhere = f"{os.path.basename(full)}-{blake2b(f'{kind} {full}'.encode(), digest_size=8).hexdigest()}.index"
+    told = f"{kind} {full}".encode("utf-8", "surrogateescape")  # a name may be in no encoding
+    elsewhere = f"{os.path.basename(full)}-{blake2b(told, digest_size=8).hexdigest()}.index"
     if isinstance(where, (str, os.PathLike)):
         return [os.path.join(os.fspath(where), elsewhere)]
     cached = os.path.join(cache_folder(), "index", elsewhere)

@@ -30,12 +30,14 @@ class Rows:
     """The rows of one array, wherever its values are."""
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        if not shape:
-            raise ValueError("an array without dimensions has no rows")
         self.dtype = dtype
         self.shape = shape
 
     def block(self, numbers: Indices) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def whole(self) -> NDArray[Any]:
+        """The array itself, which may have no dimension, and so no rows."""
         raise NotImplementedError
 
 
@@ -48,6 +50,9 @@ class _Mapped(Rows):
 
     def block(self, numbers: Indices) -> NDArray[Any]:
         return self.array[numbers.start : numbers.stop] if isinstance(numbers, range) else self.array[numbers]
+
+    def whole(self) -> NDArray[Any]:
+        return self.array
 
 
 class _Remote(Rows):
@@ -63,6 +68,10 @@ class _Remote(Rows):
         at = self.at + np.asarray(numbers, dtype=np.int64) * self.row_bytes
         pieces = read_pieces(self.file, at, np.full(len(at), self.row_bytes))
         return np.frombuffer(b"".join(pieces), self.dtype).reshape(len(at), *self.shape[1:])
+
+    def whole(self) -> NDArray[Any]:
+        size = self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return np.frombuffer(self.file.read_at(self.at, size), self.dtype).reshape(self.shape)
 
 
 def npy_rows(path: str, file: storage.File, at: int, size: int) -> Rows:
@@ -103,18 +112,26 @@ def npz_arrays(path: str, file: storage.File, options: Mapping[str, Any] | None)
     with zipfile.ZipFile(io.BufferedReader(seekable(path, options), 1 << 16)) as archive:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
-            if member.compress_type == zipfile.ZIP_STORED and not member.flag_bits & 1:
-                head = file.read_at(member.header_offset, 30)
-                # The lengths of name and extra field are those of the member's own header, not of the directory.
-                skipped = 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-                rows[name] = npy_rows(path, file, member.header_offset + skipped, member.file_size)
-            else:
-                array = _decompressed(archive, member)
-                nbytes += array.nbytes
-                rows[name] = _Mapped(array)
+            if name in rows:
+                raise ValueError(f"it has the array {name!r} twice")
+            try:
+                rows[name] = _member_rows(path, file, archive, member)
+            except ValueError as exc:
+                raise ValueError(f"{member.filename!r}: {exc}") from exc
+            if member.compress_type != zipfile.ZIP_STORED:
+                nbytes += rows[name].whole().nbytes
     if not rows:
         raise ValueError("there is no array in it")
     return Arrays(rows, nbytes)
+
+
+def _member_rows(path: str, file: storage.File, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Rows:
+    if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+        return _Mapped(_decompressed(archive, member))
+    head = file.read_at(member.header_offset, 30)
+    # The lengths of name and extra field are those of the member's own header, not of the directory.
+    skipped = 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+    return npy_rows(path, file, member.header_offset + skipped, member.file_size)
 
 
 def _decompressed(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
@@ -128,12 +145,10 @@ def _decompressed(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[
         for one in shape:
             size *= one
         if size < 0 or length + size != member.file_size:
-            raise ValueError(
-                f"{member.filename}: {dtype}{list(shape)} does not take {member.file_size - length} bytes"
-            )
+            raise ValueError(f"{dtype}{list(shape)} does not take {member.file_size - length} bytes")
         data = stream.read(size)
         if len(data) < size or stream.read(1):
-            raise ValueError(f"{member.filename} does not have the {size} bytes that it should have")
+            raise ValueError(f"it does not have the {size} bytes that it should have")
     array = npy_array(head + data)
     array.flags.writeable = False
     return array

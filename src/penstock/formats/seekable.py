@@ -8,7 +8,13 @@ from typing import Any
 
 from penstock import storage
 
-__all__ = ["seekable"]
+__all__ = ["arrow_name", "seekable"]
+
+
+def arrow_name(path: str) -> str | None:
+    """A local path that libraries take which know names as UTF-8 only; None for other names, and for URLs."""
+    here = storage.local(path)
+    return here if here is not None and "\\ud" not in ascii(here) else None
 
 
 def seekable(path: str, options: Mapping[str, Any] | None = None) -> io.RawIOBase:

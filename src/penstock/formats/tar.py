@@ -3,7 +3,8 @@
 `members` walks the headers of a file that can be read at any position and touches no data. `streamed` reads an
 archive forward. Both give regular files only. Directories are left out. Links, devices, sparse files, absolute
 names and names with ".." are refused by name, with the byte at which their header is. An archive must end with a
-block of zeros, so one that was cut short is noticed wherever the cut is.
+block of zeros, so one that was cut short is noticed wherever the cut is; and nothing but zeros may follow, so that
+the second of two archives in one file is not lost.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _ODD = {
     ord("3"): "a character device",
     ord("4"): "a block device",
     ord("6"): "a named pipe",
-    ord("S"): "a sparse file",
 }
+_SPARSE = "is a sparse file; only regular files are read (tar without --sparse writes them)"
 
 
 class Member(NamedTuple):
@@ -126,13 +127,17 @@ class _Headers:
             elif key == b"size" and value.isdigit() and len(value) < 19:
                 self._size = int(value)
             elif key.startswith(b"GNU.sparse"):
-                raise self.bad(at, f"{_shown(self._name or b'a member')} is a sparse file, which is not read")
+                name = value if key == b"GNU.sparse.name" else self._name
+                what = "the member that follows" if name is None else _shown(name)
+                raise self.bad(at, f"{what} {_SPARSE}")
 
     def accepted(self, kind: int, name: bytes, at: int) -> bool:
         """Whether this is a regular file. Refuses whatever could be mistaken for one."""
         if kind == _DIRECTORY or (kind in _REGULAR and name.endswith(b"/")):
             return False
         if kind not in _REGULAR:
+            if kind == ord("S"):
+                raise self.bad(at, f"{_shown(name)} {_SPARSE}")
             what = _ODD.get(kind, f"a member of kind {chr(kind)!r}")
             raise self.bad(
                 at, f"{_shown(name)} is {what}; only regular files are read (tar --dereference writes them)"
@@ -167,6 +172,7 @@ def members(
             held, start = read_at(at, min(chunk, size - at)), at
         header = held[at - start : at - start + BLOCK]
         if header == _ZEROS:
+            _check_rest(headers, at + BLOCK, size, read_at)
             return
         kind, name, length = headers.parsed(header, at)
         data = at + BLOCK
@@ -181,6 +187,24 @@ def members(
         else:
             length = 0 if kind == _DIRECTORY else length
         at = data + length + -length % BLOCK
+
+
+def _check_rest(headers: _Headers, at: int, size: int, read_at: Callable[[int, int], bytes]) -> None:
+    """Refuse whatever follows the end of an archive but zeros."""
+    while at < size:
+        data = read_at(at, min(_TAPE, size - at))
+        if data.count(0) < len(data):
+            raise _more(headers, at + len(data) - len(data.lstrip(b"\0")))
+        at += len(data)
+
+
+def _more(headers: _Headers, at: int) -> ReadError:
+    at -= at % BLOCK
+    return headers.bad(
+        at,
+        "something follows the end of the archive: another archive, or damage; write one archive per file, or join "
+        "them with tar --concatenate",
+    )
 
 
 def _cut(headers: _Headers, at: int, size: int) -> ReadError:
@@ -205,7 +229,7 @@ def streamed(
             raise _cut(headers, at, at + len(header))
         if header == _ZEROS:
             # Zeros follow, as many as a tape block has; what checks the compressed whole comes after them.
-            _pass(stream, _TAPE)
+            _pass_zeros(headers, stream, at + BLOCK)
             return
         kind, name, length = headers.parsed(header, at)
         data = at + BLOCK
@@ -227,6 +251,13 @@ def streamed(
             headers.extend(kind, content, data - BLOCK)
         elif kind in _REGULAR and not name.endswith(b"/"):
             yield Member(name, data - BLOCK, data, length), content
+
+
+def _pass_zeros(headers: _Headers, stream: BinaryIO, at: int) -> None:
+    while data := stream.read(1 << 16):
+        if data.count(0) < len(data):
+            raise _more(headers, at + len(data) - len(data.lstrip(b"\0")))
+        at += len(data)
 
 
 def _pass(stream: BinaryIO, count: int) -> int:

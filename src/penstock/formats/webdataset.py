@@ -23,7 +23,7 @@ from penstock.formats.tar import Member, members, streamed
 __all__ = ["KIND", "TREE", "build_index", "sample_name", "samples"]
 
 #: what an index of this layout is called; its number changes with the arrays
-KIND = "tar 1"
+KIND = "tar 2"
 #: the comment of archives whose members hold parts of a sample tree; what follows says whose keys they have
 TREE = b"penstock tree 1 keys="
 

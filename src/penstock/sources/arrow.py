@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock import storage
 from penstock.errors import PlanError, ReadError
 from penstock.formats.columns import Columns, arrow, import_arrow
 from penstock.formats.groups import Groups
-from penstock.formats.seekable import seekable
+from penstock.formats.seekable import arrow_name, seekable
 from penstock.sources.shards import Options
 from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
 from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource, batch_of
@@ -99,11 +98,15 @@ class _Shard(TableShard):
         super().__init__(path, options, groups)
         pa = arrow()
         self._lock = threading.Lock()
-        here = storage.local(path)
+        here = arrow_name(path)
         start = self.file.read_at(0, min(len(_FILE_MAGIC), self.size))
         try:
             source = pa.memory_map(here) if here is not None else pa.PythonFile(seekable(path, options), "r")
             self._batches = _File(source) if start == _FILE_MAGIC else _Stream(source)
+            names = self._batches.schema.names
+            twice = [name for name in names if names.count(name) > 1]
+            if twice:
+                raise ValueError(f"it has the column {twice[0]!r} twice, and a row could hold only one of them")
             self._columns = None if columns is None else _known(columns, self._batches.schema, path)
             counts = self._batches.counts()
         except (pa.ArrowException, OSError, ValueError) as exc:

@@ -65,6 +65,8 @@ class _Shard(TableShard):
         per_group = max(1, _GROUP * len(self.at) // max(self.size, 1))
         self.starts = np.append(np.arange(0, len(self.at), per_group), len(self.at))
         self.decoded_bytes = self.size
+        #: what is wrong with stretches that cannot be parsed as a whole: it is not tried again for every record
+        self.bad_groups: dict[int, str] = {}
 
     def typed(self) -> Dialect:
         """The dialect with types from the beginning of this file."""
@@ -78,9 +80,15 @@ class _Shard(TableShard):
         return f"record {number + 1}"
 
     def table(self, group: int) -> Any:
+        if group in self.bad_groups:
+            raise ReadError(f"{self.path}: {self.bad_groups[group]}")
         first, last = int(self.starts[group]), int(self.starts[group + 1])
         text = self.file.read_at(int(self.at[first]), int(self.ends[last - 1] - self.at[first]))
-        return self._parsed(text, np.arange(first, last))
+        try:
+            return self._parsed(text, np.arange(first, last))
+        except ReadError as exc:
+            self.bad_groups[group] = str(exc)
+            raise
 
     def records(self, numbers: Indices) -> Columns:
         """These records alone."""
@@ -103,7 +111,8 @@ class _Shard(TableShard):
     def _bad(self, numbers: NDArray[np.int64], what: str) -> ReadError:
         first = int(numbers[0])
         where = f"record {first + 1}, byte {int(self.at[first])}" if len(numbers) == 1 else "one of several records"
-        return ReadError(f"{self.path}: {where}: {what}; types={{'column': 'string'}} takes anything")
+        remedy = "; types={'column': 'string'} takes anything" if "conversion" in what else ""
+        return ReadError(f"{self.path}: {where}: {what}{remedy}")
 
 
 def _check_names(path: str, names: Sequence[str], dialect: Dialect) -> None:
@@ -216,14 +225,17 @@ class CsvStream(StreamSource):
             read, parse, convert = self.dialect.options(names, wanted, _BLOCK)
             module = import_arrow("pyarrow.csv", "reading CSV files")
             done = 0
+            text = _Named(stream)
             try:
-                for batch in module.open_csv(_Named(stream), read, parse, convert) if stream.peek(1) else ():
+                for batch in module.open_csv(text, read, parse, convert) if stream.peek(1) else ():
                     columns = Columns(arrow().Table.from_batches([batch]))
                     for first in range(max(0, skip - done), columns.count, _PIECE):
                         yield from columns.rows(range(first, min(first + _PIECE, columns.count)))
                     done += columns.count
             except arrow().ArrowException as exc:
                 raise ReadError(f"{shard}: after record {done}: {exc}") from exc
+            if text.quotes % 2:
+                raise ReadError(f"{shard}: before record {done + 1}: a quote is opened and never closed")
 
     def _typed(self) -> Dialect:
         """The dialect with types from the beginning of the first file."""
@@ -253,13 +265,16 @@ class CsvStream(StreamSource):
 
 
 class _Named(io.RawIOBase):
-    """A stream whose closing closes nothing: pyarrow closes what it has read."""
+    """A stream whose closing closes nothing: pyarrow closes what it has read. Counts the quotes in it."""
 
     def __init__(self, stream: io.BufferedReader[Any]) -> None:
         self._stream = stream
+        self.quotes = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._stream.readinto(buffer)
+        count = self._stream.readinto(buffer)
+        self.quotes += bytes(memoryview(buffer)[:count]).count(b'"')
+        return count

@@ -109,6 +109,8 @@ class _Shard(Shard):
         self._opened: tuple[int, Any, dict[str, _Column]] = 0, None, {}
         columns = self.columns()
         lengths = {name: column.shape[0] if column.shape else -1 for name, column in columns.items()}
+        if set(lengths.values()) == {-1}:
+            raise PlanError(f"from_hdf5: {path}: {', '.join(lengths)}: a data set without dimensions has no rows")
         if len(set(lengths.values())) > 1 or -1 in lengths.values():
             told = ", ".join(f"{name}: {'none' if n < 0 else n}" for name, n in lengths.items())
             raise PlanError(
@@ -142,7 +144,7 @@ class _Shard(Shard):
     def block(self, column: _Column, numbers: Indices) -> NDArray[Any]:
         try:
             return column.block(numbers)
-        except (OSError, RuntimeError) as exc:
+        except (OSError, RuntimeError, ValueError) as exc:
             raise ReadError(f"{self.path}: rows from {int(numbers[0])} on cannot be read: {exc}") from exc
 
     def read(self, numbers: Indices) -> list[Any]:
@@ -163,6 +165,8 @@ def _columns(file: Any, path: str, fields: Sequence[str] | None) -> dict[str, _C
     file.visititems(lambda name, found: known.__setitem__(name, found) if isinstance(found, h5py.Dataset) else None)
     wanted = list(known) if fields is None else list(fields)
     for name in wanted:
+        if name not in known and isinstance(found := _linked(file, name), h5py.Dataset):
+            known[name] = found
         if name not in known:
             raise PlanError(
                 f"from_hdf5: {path} has no data set {name!r}; it has {', '.join(map(repr, known)) or 'none'}"
@@ -170,6 +174,14 @@ def _columns(file: Any, path: str, fields: Sequence[str] | None) -> dict[str, _C
     if not wanted:
         raise PlanError(f"from_hdf5: {path} has no data set")
     return {name: _Column(known[name], path) for name in wanted}
+
+
+def _linked(file: Any, name: str) -> Any:
+    """What a link leads to, which is in no listing of the file; None if it leads nowhere."""
+    try:
+        return file.get(name)
+    except (OSError, KeyError, RuntimeError):
+        return None
 
 
 class Hdf5Source(ShardSource):

@@ -107,9 +107,14 @@ class Json:
         return Json, (self.tree,)
 
 
-def _bad(path: str, number: int, at: int | None, exc: Exception) -> ReadError:
+def _bad(path: str, number: int, at: int | None, exc: Exception, line: bytes) -> ReadError:
     where = "" if at is None else f", byte {at}"
-    return ReadError(f"{path}: record {number + 1}{where}: {exc}")
+    hint = ""
+    if isinstance(exc, msgspec.DecodeError):
+        hint = "; each line must be one whole JSON value"
+        if b"NaN" in line or b"Infinity" in line:
+            hint = "; JSON has neither NaN nor Infinity: write null"
+    return ReadError(f"{path}: record {number + 1}{where}: {exc}{hint}")
 
 
 _DAMAGE = (ValueError, msgspec.DecodeError, RecursionError)
@@ -147,7 +152,8 @@ class _Lines(Shard):
                 out.append(decode(text, start, stop))
         except _DAMAGE as exc:
             number = int(numbers[len(out)])
-            raise _bad(self.path, number, int(self.at[number]), exc) from exc
+            line = text[bounds[len(out)] : bounds[len(out) + 1]]
+            raise _bad(self.path, number, int(self.at[number]), exc, line) from exc
         return out
 
     def _text(self, numbers: Indices) -> tuple[bytes, list[int]]:
@@ -222,5 +228,5 @@ class LineStream(StreamSource):
                 try:
                     sample = what.decode(line)
                 except _DAMAGE as exc:
-                    raise _bad(shard, number, None, exc) from exc
+                    raise _bad(shard, number, None, exc, line) from exc
                 yield sample

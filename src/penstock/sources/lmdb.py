@@ -30,6 +30,9 @@ KIND = "lmdb 1"
 #: would read ten times as much as is wanted.
 _MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 33
 
+#: a database with more entries than this is not looked through for names of other databases
+_MOST_NAMED = 64
+
 _lock = threading.Lock()
 #: open environments of this process: LMDB allows no file to be open twice in one
 _open: dict[tuple[int, str], weakref.ref[_Environment]] = {}
@@ -45,13 +48,14 @@ class _Environment:
             raise missing_extra("lmdb", "lmdb", "reading LMDB databases") from None
         try:
             self.env = lmdb.open(
-                path,
+                os.fsencode(path),
                 readonly=True,
                 lock=False,
                 subdir=os.path.isdir(path),
                 create=False,
                 readahead=os.path.getsize(_data(path)) < _MEMORY // 2,
                 max_readers=1024,
+                max_dbs=_MOST_NAMED,
             )
         except lmdb.Error as exc:
             raise ReadError(f"{path}: {exc}") from exc
@@ -112,9 +116,27 @@ class _Shard(Shard):
         return self._used[1].env
 
     def _listed(self) -> dict[str, NDArray[Any]]:
-        with self.environment.begin() as transaction, transaction.cursor() as cursor:
-            text, at = packed([key for key in cursor.iternext(values=False) if key != TREE_KEY])
+        try:
+            with self.environment.begin() as transaction, transaction.cursor() as cursor:
+                keys = [key for key in cursor.iternext(values=False) if key != TREE_KEY]
+        except self._used[1].error as exc:
+            raise ReadError(f"{self.folder}: its keys cannot be listed: {exc}") from exc
+        if len(keys) <= _MOST_NAMED and (named := [key for key in keys if self._is_named(key)]):
+            shown = ", ".join(repr(key.decode("utf-8", "backslashreplace")) for key in named[:5])
+            raise ReadError(
+                f"{self.folder}: it holds named databases ({shown}), and from_lmdb reads only the main one; copy "
+                "them into a database of their own"
+            )
+        text, at = packed(keys)
         return {"keys": text, "key_at": at}
+
+    def _is_named(self, key: bytes) -> bool:
+        """Whether a key of the main database is the name of another one, and its value no sample."""
+        try:
+            self.environment.open_db(key, create=False)
+        except self._used[1].error:
+            return False
+        return True
 
     def __len__(self) -> int:
         return len(self.key_at) - 1
@@ -130,8 +152,11 @@ class _Shard(Shard):
         chosen = np.asarray(numbers, dtype=np.int64)
         starts, stops = self.key_at[chosen].tolist(), self.key_at[chosen + 1].tolist()
         keys = [bytes(self.keys[start:stop]) for start, stop in zip(starts, stops, strict=True)]
-        with self.environment.begin() as transaction, transaction.cursor() as cursor:
-            found = cursor.getmulti(keys)  # which leaves out what it does not find
+        try:
+            with self.environment.begin() as transaction, transaction.cursor() as cursor:
+                found = cursor.getmulti(keys)  # which leaves out what it does not find
+        except self._used[1].error as exc:
+            raise ReadError(f"{self.folder}: the entries from {keys[0]!r} on cannot be read: {exc}") from exc
         if len(found) < len(keys):
             there = {key for key, _ in found}
             missing = next(key for key in keys if key not in there)

@@ -52,6 +52,10 @@ class _Shard(Shard):
         self.options = options
         self.groups = groups
         self._rows: Mapping[str, Rows] | None = None
+        for name, rows in self.arrays().items():
+            if not rows.shape:
+                what = f"the array {name!r}" if name else "its array"
+                raise ReadError(f"{path}: {what} has no dimension, so no rows; rows=False gives whole files")
         lengths = {name: rows.shape[0] for name, rows in self.arrays().items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
@@ -219,6 +223,6 @@ class NpyFiles(IndexedSource):
             if not _is_npz(path):
                 return npy_array(file.read())
             arrays = npz_arrays(path, file, self.options).rows
-            return {name: rows.block(range(rows.shape[0])).copy() for name, rows in arrays.items()}
+            return {name: rows.whole().copy() for name, rows in arrays.items()}
         except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as exc:
             raise _bad(path, exc) from exc

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import storage
 from penstock.errors import PlanError, ReadError
 from penstock.formats.columns import Columns, arrow, import_arrow
 from penstock.formats.groups import Groups
 from penstock.formats.kinds import META, Form, Restored
-from penstock.formats.seekable import seekable
+from penstock.formats.seekable import arrow_name, seekable
 from penstock.ops.op import Length
 from penstock.sources.shards import Options, files_label, names_content
 from penstock.sources.source import StreamSource, subset_of
@@ -39,16 +38,19 @@ class _File:
         parquet = import_arrow("pyarrow.parquet", _PURPOSE)
         self.path = path
         self._lock = threading.Lock()
-        here = storage.local(path)
+        here = arrow_name(path)
         with _damage(path):
             opened = here if here is not None else arrow().PythonFile(seekable(path, options), "r")
             self.file = parquet.ParquetFile(opened, pre_buffer=here is None)
         self.schema = self.file.schema_arrow
+        twice = [name for name in self.schema.names if self.schema.names.count(name) > 1]
+        if twice:
+            raise ReadError(f"{path}: it has the column {twice[0]!r} twice, and a row could hold only one of them")
         self.columns = list(columns) if columns is not None else None
         try:
             self.form = Form.decoded((self.schema.metadata or {}).get(META))
-        except (ValueError, KeyError) as exc:
-            raise ReadError(f"{path}: {exc}") from exc
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise ReadError(f"{path}: what it says of its own columns cannot be read: {exc}") from exc
         missing = [name for name in columns or () if name not in self.schema.names]
         if missing:
             raise PlanError(
@@ -100,7 +102,7 @@ class _damage:
         if exc is None or not isinstance(exc, Exception) or isinstance(exc, FileNotFoundError):
             return
         if isinstance(exc, (arrow().ArrowException, OSError, ValueError, OverflowError)):
-            raise ReadError(f"{self.where}: {exc}") from exc
+            raise ReadError(f"{self.where}: {' '.join(str(exc).split())}") from exc
 
 
 class _Filter:
@@ -121,7 +123,7 @@ class _Filter:
 
     def may_match(self, file: _File, path: str) -> list[int]:
         """The row groups that may have rows that are left, by their statistics."""
-        here = storage.local(path)
+        here = arrow_name(path)
         if here is None:
             return list(range(file.groups))
         files = import_arrow("pyarrow.fs", _PURPOSE).LocalFileSystem()

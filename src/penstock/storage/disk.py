@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import AnyStr, BinaryIO
 from weakref import ref
 
 from penstock import system
@@ -232,10 +232,10 @@ def _walk(
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
-            if entry.is_dir():
+            if _leads_into(entry):
                 if inside := step.into(states, name):
                     folders[name + b"/"] = inside
-            elif step.ends(states, name) and (entry.is_file() or entry.is_symlink()):
+            elif step.ends(states, name) and (entry.is_symlink() or entry.is_file()):
                 names.append(name)
     # With a slash behind each folder this is the order of the whole paths, as object stores list them.
     names += folders
@@ -253,7 +253,15 @@ def _walk(
         yield from _walk(path, prefix + name, step, folders[name], (*above, (there.st_dev, there.st_ino)))
 
 
+def _leads_into(entry: os.DirEntry[AnyStr]) -> bool:
+    """Whether this is a folder, or a link to one. A link to itself is none, and reading it says why."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 def folders_in(folder: str) -> list[str]:
     """The names of the folders right below `folder`, but hidden ones."""
     with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
+        return [entry.name for entry in entries if _leads_into(entry) and not entry.name.startswith(".")]
