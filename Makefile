@@ -10,6 +10,7 @@ MADE  := $(VENV)/.made-with-$(subst /,_,$(PYTHON))
 LIGHT := $(VENV)/.light
 FULL  := $(VENV)/.full
 STORES := $(VENV)/.stores
+INTEGRATIONS := $(VENV)/.integrations
 
 SEED  := $(or $(PENSTOCK_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 TIMES := $(or $(PENSTOCK_TIMES),20)
@@ -17,12 +18,15 @@ TIMES := $(or $(PENSTOCK_TIMES),20)
 # Files with tests that run alone: to collect all others would take as long as to run these.
 ALONE  = $(shell grep -rl --include='*.py' 'pytest.mark.alone' tests)
 
+# What needs a server, other frameworks or a GPU has a target of its own.
+ELSEWHERE := stores and not integrations and not gpu
+
 # Tests start hundreds of interpreters; without bytecode each would compile penstock anew, which doubles its start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-stores soak fuzz lint bench clean
+.PHONY: help demo test test-stores test-integrations test-gpu soak fuzz lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -32,11 +36,17 @@ demo: $(LIGHT)  ## see a pipeline run, with its diagnosis
 
 # Two at a time, and then what must have the machine to itself. Exit status 5: ARGS chose nothing of that part.
 test: $(FULL)  ## all tests and doctests but the long ones, always with the same random data
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone and not soak and not stores" $(ARGS) || [ $$? -eq 5 ]
-	$(BIN)/python -m pytest -m "alone and not soak and not stores" $(or $(ARGS),$(ALONE)) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not alone and not soak and not $(ELSEWHERE)" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -m "alone and not soak and not $(ELSEWHERE)" $(or $(ARGS),$(ALONE)) || [ $$? -eq 5 ]
 
 test-stores: $(STORES)  ## tests against a local S3 server
 	$(BIN)/python -m pytest -m stores $(ARGS)
+
+test-integrations: $(INTEGRATIONS)  ## tests with torch, JAX and training frameworks, as they are
+	$(BIN)/python -m pytest -m integrations $(ARGS)
+
+test-gpu: $(FULL)  ## tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu $(ARGS)
 
 # Random data of these two is new in every run; PENSTOCK_SEED=... makes it that of another run again.
 soak: $(FULL)  ## long random runs and many kills
@@ -46,7 +56,7 @@ soak: $(FULL)  ## long random runs and many kills
 fuzz: $(FULL)  ## every test of random data, with PENSTOCK_TIMES (20) times the examples
 	@echo "PENSTOCK_SEED=$(SEED) PENSTOCK_TIMES=$(TIMES)"
 	PENSTOCK_SEED=$(SEED) PENSTOCK_TIMES=$(TIMES) $(BIN)/python -m pytest -n 2 --dist loadfile \
-		-m "(hypothesis or fuzz) and not soak and not stores" --timeout 3600 $(ARGS)
+		-m "(hypothesis or fuzz) and not soak and not $(ELSEWHERE)" --timeout 3600 $(ARGS)
 
 lint: $(FULL)  ## ruff and mypy
 	$(BIN)/ruff check .
@@ -76,4 +86,9 @@ $(FULL): $(MADE) pyproject.toml requirements-test.txt
 
 $(STORES): $(FULL) requirements-stores.txt
 	$(PIP) -r requirements-stores.txt
+	@touch $@
+
+# torch first: what depends on it must not bring in another build.
+$(INTEGRATIONS): $(FULL) requirements-integrations.txt
+	$(PIP) -r requirements-integrations.txt
 	@touch $@

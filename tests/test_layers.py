@@ -33,6 +33,10 @@ LAYERS = [
     # which samples of a source to use, and whose turn it is
     ["indices", "turns"],
     ["executors.executor"],
+    # where batches go
+    ["devices.device"],
+    ["devices.host"],
+    ["devices.cuda"],
     ["ops.joint"],
     ["ops.op"],
     ["sources.source"],
@@ -41,8 +45,8 @@ LAYERS = [
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
     ["ops.functions", "ops.fields", "ops.residents", "ops.content", "sources.listing"],
     ["ops.call", "ops.rows", "executors.threads"],
-    ["ops.*", "sources.*", "executors.*"],
-    ["ops", "sources", "executors"],
+    ["ops.*", "sources.*", "executors.*", "devices.*"],
+    ["ops", "sources", "executors", "devices"],
     ["stats"],
     ["plan"],
     ["resume"],
@@ -58,7 +62,7 @@ LAYERS = [
     ["__main__"],
 ]
 
-CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
+CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*", "devices.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
@@ -75,7 +79,7 @@ LATE = {
     "readers.tables": {f"sources.{name}" for name in ("arrow", "csv", "hdf5", "npy", "parquet")},
     "program.desk": {"memory.segment"},
     "core.setup": {"executors.processes"},
-    "core.loader": {"core.parts", "stats.diagnose"},
+    "core.loader": {"core.parts"},
 }
 
 

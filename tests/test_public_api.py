@@ -36,6 +36,7 @@ OPS = {
     "epoch": ops.Epoch,
     "cache": ops.Cache,
     "prefetch": ops.Prefetch,
+    "to": ops.To,
 }
 OTHER_METHODS = {"apply", "explain", "fingerprint", "loader", "ops", "peek", "source", "split", "write"}
 
@@ -153,6 +154,7 @@ ARGUMENTS = {
     "epoch": ((3,), {}),
     "cache": ((), {"max_bytes": 100}),
     "prefetch": ((3,), {}),
+    "to": (("cpu",), {"depth": 3, "dtype": "float32"}),
 }
 #: keywords that have no default
 REQUIRED = {"bucket": ["size"], "pack": ["key"]}

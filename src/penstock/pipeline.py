@@ -26,6 +26,7 @@ from penstock.ops import (
     SkipFirst,
     Take,
     Tap,
+    To,
     Unbatch,
 )
 from penstock.ops.call import Retry
@@ -403,6 +404,10 @@ class Pipeline(Runnable[T]):
     @_as(Prefetch)
     def prefetch(self, batches: int) -> Pipeline[T]:
         return self._with(Prefetch(batches))
+
+    @_as(To)
+    def to(self, device: Any, *, depth: int = 2, dtype: Any = None) -> Pipeline[Any]:
+        return self._with(To(device, depth=depth, dtype=dtype))
 
     @overload
     def apply(self, op: Op[Any, U]) -> Pipeline[U]: ...

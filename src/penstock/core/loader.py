@@ -21,11 +21,12 @@ from penstock.core.saving import Saving
 from penstock.core.workers import nested
 from penstock.errors import LengthUnknown, PlanError, StateMismatch
 from penstock.executors import find_executor
-from penstock.executors.executor import Placement, Pool, worker_count
+from penstock.executors.executor import Placement, Pool
 from penstock.lazy import named
 from penstock.plan.explain import Explanation
 from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options
+from penstock.plan.staging import Staging
 from penstock.plan.world import World, dealt, portion_of, world_now
 from penstock.program.chunk import CountVaried, ErrorRecord
 from penstock.provenance import weight
@@ -85,6 +86,8 @@ class Loader(Generic[T]):
         self._flow = flow
         self._dealt = flow = dealt(flow, world or world_now(), needs_shard=not nested())
         self._deals = portion_of(flow)
+        self._staging = Staging(flow, isolate)
+        flow = self._staging.flow
         if isolate and inline:
             raise PlanError("loader(): inline=True runs all of it here, isolate=True elsewhere; use one of them")
         if isolate and (why := system.why_no_processes()):
@@ -192,6 +195,7 @@ class Loader(Generic[T]):
             return
         engine = self._engine
         counters = engine.counters
+        receive = self._staging.receive
         observer = self._observer
         observer.begin()
         whole = kept = False
@@ -202,7 +206,7 @@ class Loader(Generic[T]):
                     if iteration.losses:
                         iteration.report(self._errors)
                     self._handed += 1
-                    yield samples.pop()
+                    yield samples.pop() if receive is None else receive(samples.pop())
                     if iteration.ended:
                         break
                 else:
@@ -433,13 +437,9 @@ class Loader(Generic[T]):
         About the whole run from the first batch on, or its last seconds. May be asked at any time, after
         `close` too.
         """
-        if last_s is not None and (isinstance(last_s, (bool, str)) or not last_s > 0):
-            raise PlanError(f"diagnose(last_s=) takes a positive number of seconds, got {last_s!r}")
-        from penstock.core.parts import parts_of
-        from penstock.stats.diagnose import diagnose
+        from penstock.core.parts import diagnosis
 
-        before, now = self._observer.period(self.stats(), last_s)
-        return diagnose(parts_of(self._engine.plan), before, now, worker_count("auto"))
+        return diagnosis(self._engine.plan, self._observer, self.stats(), last_s)
 
     def explain(self) -> Explanation:
         """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
@@ -464,6 +464,7 @@ class Loader(Generic[T]):
             self._started = None
         finally:
             self._engine.close()
+            self._staging.close()
 
     def once(self, then: Callable[[], None] | None = None) -> Iterator[T]:
         """One epoch, and the end of the loader with it.

@@ -1,7 +1,8 @@
 """How much a stage may make ahead: the bounds on finished tickets, on late ones, and on bytes. Pure.
 
-Only finished work whose turn has come counts; tickets in hand come on top. In an epoch that was begun early, and in
-a stage that draws samples ahead, they count too. The ticket that the stream waits for is always admitted.
+Only finished work whose turn has come counts; tickets in hand come on top. In an epoch that was begun early, in
+a stage that draws samples ahead, and in one whose bound is strict, they count too. The ticket that the stream waits
+for is always admitted.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ _WAITING_BYTES, _WAITING = 256 * 1024 * 1024, 1 << 16
 class Room:
     """The room for what one stage makes in one epoch."""
 
-    __slots__ = ("_draws", "_lane", "_stage", "_swift")
+    __slots__ = ("_draws", "_lane", "_stage", "_strict", "_swift")
 
     def __init__(self, stage_run: Any) -> None:
         self._stage = stage_run
         self._lane = lane = stage_run.lane
+        #: what is in the making counts as well
+        self._strict = lane.draws or lane.stage.strict
         self._draws = lane.draws
         #: only the number of finished tickets bounds it, so there is room as long as few are here
         self._swift = not (lane.draws or lane.budget.bounded or lane.bound_samples is not None)
@@ -35,7 +38,7 @@ class Room:
         size: int = lane.sizer.size
         if self._swift and current and stage.outlet.held < lane.bound_tickets and not stage.paused:
             return size
-        if self._draws or not current:
+        if self._strict or not current:
             tickets, samples = self._filled
             units = size if tickets < lane.bound_tickets else 0
             if lane.bound_samples is not None:

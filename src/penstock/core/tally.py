@@ -26,6 +26,8 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
             out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + getattr(lane.counters, key)
         out[f"{name}.occupancy"] = lane.counters.occupancy
         out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
+        for step in lane.stage.steps:
+            out |= {f"{step.key}.{key}": value for key, value in step.op.counted().items()}
         if hasattr(lane.program.store, "stats"):  # a cache in a folder; one store for all plans of a loader
             step = lane.stage.steps[lane.stage.cache_step or 0]
             out |= {f"{step.key}.{key}": value for key, value in lane.program.store.stats().items()}

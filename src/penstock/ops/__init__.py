@@ -20,6 +20,7 @@ from penstock.ops.shuffle import Shuffle
 from penstock.ops.skip import SkipFirst
 from penstock.ops.take import Take
 from penstock.ops.tap import Tap
+from penstock.ops.to import To
 from penstock.ops.unbatch import Unbatch
 
 __all__ = [
@@ -47,5 +48,6 @@ __all__ = [
     "SkipFirst",
     "Take",
     "Tap",
+    "To",
     "Unbatch",
 ]

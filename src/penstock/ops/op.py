@@ -99,6 +99,10 @@ class RunInfo(Protocol):
     def sample_info(self, number: int) -> Any:
         """What a function with ``info=True`` gets for sample `number` of the chunk."""
 
+    @property
+    def own_thread(self) -> bool:
+        """Whether a worker runs the op, and not the reader in its own thread."""
+
     def seed_globals(self, number: int) -> None:
         """Seed Python's, numpy's and torch's global generators for sample `number` of the chunk."""
 
@@ -158,7 +162,7 @@ class Op(ABC, Generic[In, Out]):
     blocking: bool = False
     #: outputs of so many consecutive inputs alternate
     interleave: int = 1
-    #: the most finished samples to keep ready
+    #: the most finished samples to keep ready; has no say in what is delivered
     buffer: int | None = None
     #: draws from global generators, so it needs a process to itself
     one_thread: bool = False
@@ -186,6 +190,14 @@ class Op(ABC, Generic[In, Out]):
     carries: bool = False
     #: what is behind it must not wait for the workers of what is before it
     decouples: bool = False
+    #: runs in one thread of its own in this process, and the ops after it ride there
+    own_thread: bool = False
+    #: `buffer` also counts what is being made, so that it bounds a memory of which there is little
+    strict: bool = False
+    #: what `explain()` says about it
+    remarks: Sequence[str] = ()
+    #: the device that it moves batches to, if it does; `prepared` then makes the ops that run
+    target: Any = None
     #: what it passes on depends on who is faster, so a saved state is not exact
     approximate: bool = False
     #: `shard_order` has a say
@@ -274,6 +286,27 @@ class Op(ABC, Generic[In, Out]):
     def deal(self, share: Share) -> tuple[Sequence[Op[Any, Any]], Sequence[Op[Any, Any]]]:
         """For an op that `parts`: the ops that stand in its place, and those behind all others."""
         return (self,), ()
+
+    def prepared(self) -> tuple[Op[Any, Any], Op[Any, Any] | None]:
+        """For an op with a `target`: the op that runs in one loader, and one that runs after all others.
+
+        Called in the thread that makes the loader.
+        """
+        return self, None
+
+    def received(self, sample: Any) -> Any:
+        """What the training loop gets of a sample that this op, the last of all, has passed on.
+
+        The reader calls it.
+        """
+        return sample
+
+    def counted(self) -> dict[str, float]:
+        """What an op that belongs to one loader has counted, for ``loader.stats()``, as `stats` of a joint."""
+        return {}
+
+    def ended(self) -> None:
+        """The loader of an op that was `prepared` for it is closed."""
 
     def group_size(self) -> int | None:
         """For REGROUPS: the number of samples in a group, if that never varies."""

@@ -58,6 +58,7 @@ class Reservoir(Op[In, In]):
     joined = True
     carries = True
     decouples = True
+    own_thread = True
     approximate = True
 
     def __post_init__(self) -> None:

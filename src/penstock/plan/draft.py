@@ -23,6 +23,7 @@ class Draft:
     unit: int = 1
     interleave: int = 1
     buffer: int | None = None
+    strict: bool = False
     block_read: bool = False
     hopeful: bool = False
     cache_step: int | None = None
@@ -40,7 +41,7 @@ def begins_anew(draft: Draft, op: Op[Any, Any]) -> bool:
 
     So it is where outputs alternate, and where an op that does not keep the order takes single outputs of a sample.
     """
-    if op.buffer is not None or op.joined:
+    if op.joined or (op.buffer is not None and op.effect is Effect.PASSES):
         return False
     if draft.interleave > 1:
         return True
@@ -67,11 +68,11 @@ def remember(draft: Draft, step: Step) -> None:
 
 def why_not_fused(draft: Draft, op: Op[Any, Any], place: tuple[Site, int]) -> str | None:
     if place[0] is not draft.site:
-        return (
-            f"{op.label} has a place of its own"
-            if op.placement is not None
-            else (f"{op.label} is an async def" if op.asynchronous else f"{op.label} would block the event loop")
-        )
+        if op.placement is not None:
+            return f"{op.label} has a place of its own"
+        if op.own_thread:
+            return f"{op.label} has a thread of its own, and ops after it ride there"
+        return f"{op.label} is an async def" if op.asynchronous else f"{op.label} would block the event loop"
     if place[1] != draft.workers:
         return f"{op.label} has a number of workers of its own"
     if op.interleave > 1 and draft.steps:

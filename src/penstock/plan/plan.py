@@ -111,6 +111,8 @@ class Stage:
     #: finished chunks kept ready, and if set, finished samples
     bound_tickets: int = 2
     bound_samples: int | None = None
+    #: samples in the making count in that bound
+    strict: bool = False
     #: the batch is one read of the source
     block_read: bool = False
     #: the batch relies on no sample being skipped; if one is, the plan is made again without

@@ -154,7 +154,7 @@ class _Maker:
                 here = opened
             elif op.placement is not None:
                 here = self._own_site(op)
-            elif op.decouples:
+            elif op.own_thread:
                 here = self._site(Placement("thread", 1))
             elif not _rides(here[0], op.blocking, op.asynchronous):
                 here = self._own_site(op) if op.asynchronous else self._site(Placement("thread", 1))
@@ -271,10 +271,12 @@ class _Maker:
         return after
 
     def _added(self, draft: Draft, step: Step, place: tuple[Site, int]) -> Draft:
-        if step.op.buffer is not None:
-            draft.buffer = step.op.buffer
-            return draft
-        return self._with_step(draft, step, place)
+        op = step.op
+        if op.buffer is None or op.effect is not Effect.PASSES:
+            draft = self._with_step(draft, step, place)
+        if op.buffer is not None:
+            draft.buffer, draft.strict = op.buffer, op.strict
+        return draft
 
     def _with_joint(
         self, draft: Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool, segment: str
@@ -369,9 +371,10 @@ class _Maker:
             stage = self._finished(draft)
             draft = Draft(Joined((stage,)), *place, stage.segment)
             draft.reasons.append(f"not fused with stage {stage.number}: {why}")
-        elif draft.steps or op.placement is None:
+        elif (draft.steps or op.placement is None) and not op.implied:
             draft.reasons.append(f"{op.label} rides along, without a hop")
         draft.steps.append(step)
+        draft.reasons += op.remarks
         if op.interleave > 1:
             draft.interleave = op.interleave
             draft.reasons.append(f"the outputs of {op.interleave} inputs alternate, one by one")
@@ -417,6 +420,7 @@ class _Maker:
             interleave=draft.interleave,
             bound_tickets=max(per_worker * draft.workers, draft.interleave + 1),
             bound_samples=draft.ahead if draft.buffer is None and not draft.steps else draft.buffer,
+            strict=draft.strict,
             block_read=draft.block_read,
             hopeful=draft.hopeful,
             cache_step=draft.cache_step,

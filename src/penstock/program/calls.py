@@ -86,6 +86,11 @@ class Calls:
         """The number in its source of sample `number` of the chunk."""
         return self.task.program.index_of(self.epoch, self.places[number])
 
+    @property
+    def own_thread(self) -> bool:
+        """Whether a worker runs the op, and not the reader in its own thread."""
+        return not self.task.post.inline
+
     def in_hand(self, number: int) -> None:
         """A generator that was made of sample `number` of the chunk goes on."""
         self.task.begin(self, self.places[number : number + 1])

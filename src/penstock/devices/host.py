@@ -1,0 +1,42 @@
+"""What all devices of torch do alike: arrays as tensors that look at the same memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.tensors import ARRAY_DTYPES, is_tensor
+
+__all__ = ["host_tensor", "moved_itself"]
+
+
+def host_tensor(torch: Any, value: Any) -> Any:
+    """A leaf as a tensor, without a copy if possible; None if it is not made of numbers that torch has.
+
+    Copied are: arrays that are read-only (a tensor cannot be), of a foreign byte order, or read backwards.
+    """
+    if is_tensor(value):
+        return value
+    if isinstance(value, np.ndarray):
+        return _of_array(torch, value)
+    if hasattr(type(value), "__dlpack__") and not isinstance(value, np.generic):
+        return torch.from_dlpack(value)
+    return None
+
+
+def _of_array(torch: Any, array: np.ndarray[Any, Any]) -> Any:
+    dtype = array.dtype
+    if dtype.hasobject or dtype.newbyteorder("=").name not in ARRAY_DTYPES or isinstance(array, np.ma.MaskedArray):
+        return None
+    if not dtype.isnative:
+        array = array.astype(dtype.newbyteorder("="))
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def moved_itself(value: Any, device: Any) -> Any:
+    """An object that knows how to go to a device, such as a PackedSequence or a graph; others stay on the host."""
+    move = getattr(type(value), "to", None)
+    return move(value, device) if callable(move) else value
