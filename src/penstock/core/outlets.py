@@ -129,7 +129,10 @@ class InOrder(Outlet):
                 self._waiting[number] = [chunk]
             self._done.add(number)
             return
-        self._release(chunk)
+        if chunk.failure is None and not self.failed:
+            self.ready.append(chunk)
+        else:
+            self._release(chunk)
         self._head = number + 1
         if self._waiting or self._done:
             self._follow()

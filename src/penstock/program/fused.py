@@ -73,7 +73,9 @@ class FusedMaps:
             return awaited
         out: list[Any] = []
         lost: list[int] = []
-        left, functions = self._begun(chunk, task, out, lost)
+        task.begin(self, chunk.places, out, lost)
+        functions = task.bench.fused.get(self) or self._bound(task)
+        left = iter(chunk.samples) if task.post.desk is None else self._watched(chunk, task)
         try:
             self._loop(left, out, *functions)
         except BaseException as exc:
@@ -92,7 +94,9 @@ class FusedMaps:
         """The same on an event loop, with every call awaited."""
         out: list[Any] = []
         lost: list[int] = []
-        left, functions = self._begun(chunk, task, out, lost)
+        task.begin(self, chunk.places, out, lost)
+        functions = task.bench.fused.get(self) or self._bound(task)
+        left = iter(chunk.samples) if task.post.desk is None else self._watched(chunk, task)
         try:
             await self._loop(left, out, *functions)
         except BaseException as exc:
@@ -107,17 +111,13 @@ class FusedMaps:
         chunk.samples = out
         return chunk
 
-    def _begun(
-        self, chunk: Chunk, task: Task, out: list[Any], lost: list[int]
-    ) -> tuple[Iterator[Any], Sequence[Callable[..., Any]]]:
-        """The samples on their way into the functions, and the worker's own functions."""
-        task.begin(self, chunk.places, out, lost)
-        functions = task.bench.fused.get(self)
-        if functions is None:
-            functions = task.bench.fused[self] = [task.bench.bound[step.number] for step in self.steps]
-        if task.post.desk is None:
-            return iter(chunk.samples), functions
-        return task.watched(self.steps[0], chunk.samples, chunk.places), functions
+    def _bound(self, task: Task) -> list[Any]:
+        """The worker's own functions."""
+        functions = task.bench.fused[self] = [task.bench.bound[step.number] for step in self.steps]
+        return functions
+
+    def _watched(self, chunk: Chunk, task: Task) -> Iterator[Any]:
+        return task.watched(self.steps[0], chunk.samples, chunk.places)
 
     def failed_in(self, trace: TracebackType | None) -> Step:
         """The step that an exception came from."""
