@@ -74,76 +74,91 @@ class Reader:
         workers, or on a pool whose workers all wait in pipelines of their own.
         """
         engine = self.engine
-        began: float | None = None
         if engine.pid != system.process.pid:
             engine.check_open()
-        if run.root.outlet.ready:
-            if self.staged:
-                self.turn()
-            with LOCK:
-                engine.unsettled = True
-                root = run.root
-                chunk = root.pop()
-                if chunk is not None:
-                    if not root.plain:
-                        root.refill()
-                    if engine.draws:
-                        run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
-                    else:
-                        engine.rouse()
-                engine.unsettled = False
-            if chunk is not None:
-                return chunk
+        chunk = self._at_hand(run) if run.root.outlet.ready else None
+        if chunk is not None:
+            return chunk
+        began: float | None = None
         with _Nested(self) as nested:
             while True:
                 if self.staged:
                     self.turn()
                 with LOCK:
-                    engine.unsettled = True
-                    chunk = self._popped(run)
-                    if chunk is not None:
-                        engine.rouse()
-                        engine.unsettled = False
-                        break
-                    if engine.fault is not None:
-                        raise engine.fault
-                    if not engine.exiting:
-                        engine.check_open()
-                    if run.ended or run.root.over:
-                        engine.unsettled = False
-                        break
-                    nested.waits()
-                    found = self._own_job(run)
-                    if found is None and (run.root.outlet.ready or run.root.over):
-                        continue  # the last draw has ended the epoch
-                    if found is None and engine.draws and engine.asks and not self.hungry:
-                        self.hungry = True
-                        engine.rouse()
-                        continue  # now that it would wait, it gets what was served before
-                    if found is None and self.nested is not None:
-                        engine.rouse()  # whoever is idle now does what this worker would have done
-                    # Whoever finds something for the reader from here on wakes it.
-                    self.waiting = found is None
-                    if found is None:
-                        self._open()
-                    # A ticket that is in the reader's hands would be lost with it.
-                    if found is None and not engine.openings:
-                        engine.unsettled = False
+                    over, chunk, found = self._looked(run, nested)
+                if over:
+                    break
                 if began is None:
                     began = perf_counter()
                     engine.counters.wait_begins(began)
-                if engine.openings:
-                    self._start()  # with nothing to read, there is time for that
-                    continue
                 if found is not None:
                     nested.works()
                     execute(found[0], self, inline=found[1])
-                    continue
-                self._wait(run, began, timeout_s)
-                if len(self.inside) > 1:
-                    self.unpark()  # it may have been meant for the other one
+                elif engine.openings:
+                    self._start()  # with nothing to read, there is time for that
+                else:
+                    self._wait(run, began, timeout_s)
+                    if len(self.inside) > 1:
+                        self.unpark()  # it may have been meant for the other one
         engine.counters.wait_ends(perf_counter())
         return chunk
+
+    def _at_hand(self, run: Run) -> Chunk | None:
+        """The next chunk, where there surely is one. Whoever has room now is woken."""
+        engine = self.engine
+        if self.staged:
+            self.turn()
+        with LOCK:
+            engine.unsettled = True
+            chunk = self._popped(run)
+            if chunk is not None and engine.draws:
+                run.root.lane.crew.nudge()  # there is always another batch to draw, by a worker
+            elif chunk is not None:
+                engine.rouse()
+            engine.unsettled = False
+        return chunk
+
+    def _looked(self, run: Run, nested: _Nested) -> tuple[bool, Chunk | None, tuple[Job | Pull, bool] | None]:
+        """Whether there is nothing to wait for, and the next chunk, if it is not the end; or a ticket to run here.
+
+        Under the lock. The bookkeeping stays unsettled while the reader has tickets in hand, its own or those
+        for which it is about to start workers: they would be lost with it.
+        """
+        engine = self.engine
+        while True:
+            engine.unsettled = True
+            chunk = self._popped(run)
+            if chunk is not None:
+                engine.rouse()
+                engine.unsettled = False
+                return True, chunk, None
+            if engine.fault is not None:
+                raise engine.fault
+            if not engine.exiting:
+                engine.check_open()
+            if run.ended or run.root.over:
+                engine.unsettled = False
+                return True, None, None
+            nested.waits()
+            found = self._own_job(run)
+            if found is not None:
+                self.waiting = False
+                return False, None, found
+            if run.root.outlet.ready or run.root.over:
+                continue  # the last draw has ended the epoch
+            if engine.draws and engine.asks and not self.hungry:
+                self.hungry = True
+                engine.rouse()
+                continue  # now that it would wait, it gets what was served before
+            break
+        if self.nested is not None:
+            engine.rouse()  # whoever is idle now does what this worker would have done
+        # Whoever finds something for the reader from here on wakes it.
+        self.waiting = True
+        self._open()
+        if not engine.openings:
+            engine.unsettled = False
+        return False, None, None
 
     def _popped(self, run: Run) -> Chunk | None:
         """The next chunk of the epoch, if it is there."""
