@@ -77,6 +77,14 @@ def penstock_batches(source: Any, function: Any, workers: int) -> Iterator[Any]:
         yield loader
 
 
+@contextmanager
+def from_torch_batches(source: Any, workers: int) -> Iterator[Any]:
+    import penstock as ps
+
+    with ps.from_torch(source, batch_size=BATCH, shuffle=True, workers=workers).loader() as loader:
+        yield loader
+
+
 class Mapped:
     """What DataLoader needs for a function."""
 
@@ -116,11 +124,12 @@ def main(name: str, workers: int, samples: int, batches: int) -> None:
 
     parent_mb = pss_mb([os.getpid()])
     began = time.perf_counter()
-    made = (
-        penstock_batches(source, function, workers)
-        if how == "penstock"
-        else torch_batches(source, function, workers, how)
-    )
+    if how == "penstock":
+        made = penstock_batches(source, function, workers)
+    elif how == "from_torch":
+        made = from_torch_batches(source, workers)
+    else:
+        made = torch_batches(source, function, workers, how)
     with made as loader:
         iterator = iter(loader)
         next(iterator)
