@@ -126,9 +126,8 @@ def loops(bench: Bench) -> None:
         took.append(time.perf_counter() - began)
     bare.close()
     step_s = HEADROOM * mean(took) / len(jpegs) * BATCH
-    print(
-        f"  two bare loops decode {len(jpegs) / mean(took):.0f} images/s; the timed step takes {step_s * 1000:.0f} ms"
-    )
+    rate = len(jpegs) / mean(took)
+    print(f"  two bare loops decode {rate:.0f} images/s; the timed step takes {step_s * 1000:.0f} ms")
     loader = DataLoader(Photos(jpegs), BATCH, shuffle=True, num_workers=WORKERS, persistent_workers=True)
     with ps.from_torch(loader).loader() as ours:
         for name, step in (
