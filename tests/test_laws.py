@@ -120,6 +120,28 @@ BROKEN: dict[str, Design] = {
         Step("window", 4, size=2),
         flag="shuffled",
     ),
+    "law 2: what was lost at the end of an input passed after the groups that its end completes": a(
+        "mix cycle",
+        0,
+        parts=(
+            a("sequence", 4),
+            Design(
+                "sequence",
+                5,
+                12,
+                (),
+                (fails("rebatch", 14, size=4, flag=True), Step("bucket", 90, size=3, flag=True)),
+            ),
+        ),
+    ),
+    "law 3: passes of a mix in a mix were the same epoch of a part": a(
+        "mix cycle",
+        0,
+        parts=(
+            Design("mix cycle", 2, parts=(Design("sequence", 3, 2), Design("sequence", 4, 9))),
+            Design("sequence", 5, 60),
+        ),
+    ),
     "law 3: batches that workers make in a stage without order": a(
         "sequence", 20, Step("batch", 2, size=2), Step("filter", 3, workers=2, ordered=False)
     ),
