@@ -128,3 +128,15 @@ def _at(value, path):
     for key in path:
         value = value[key]
     return value
+
+
+def test_a_state_that_is_damaged_in_a_later_pass_of_an_input_is_refused():
+    data = ps.from_sequence(range(6)).map(abs).shuffle(window=3).repeat(3).shuffle(window=4)
+    _, state, _ = saved_after(data, 5, inline=True)
+    repeat = state["at"]["front"]["inputs"][0]["edge"]["front"]
+    assert repeat["inputs"][0]["epoch"] == 1
+    assert '"P": [[0, ' in json.dumps(state["at"])  # samples of the pass before are made again first
+    repeat["inputs"][0]["edge"]["front"]["own"] = [{"of": [0, 1], "first": {}, "last": {}, "key": 7}]
+    state["sum"] = checksum({key: one for key, one in state.items() if key != "sum"})
+    with pytest.raises(ps.StateMismatch, match="the state is damaged"):
+        rest_of(data, state, inline=True)
