@@ -469,7 +469,12 @@ def check_case(seed: Any, processes: Sequence[dict[str, Any]] = (), kind: type[C
         raise
 
 
+def kind_of(seed: int) -> type[Case]:
+    """A third has ranks whose number changes."""
+    return Worlds if seed % 3 == 2 else Case
+
+
 def check_seed(seed: int) -> bool:
-    """A third has ranks whose number changes; a tenth runs isolated too, and some in worker processes."""
+    """Check the pipeline of a seed: a tenth of them runs isolated too, and some in worker processes."""
     processes = [ISOLATED] * (seed % 10 == 1) + [PROCESSES] * (seed % 50 == 32)
-    return check_case(seed, processes, Worlds if seed % 3 == 2 else Case)
+    return check_case(seed, processes, kind_of(seed))

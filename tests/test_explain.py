@@ -153,6 +153,22 @@ def test_it_can_be_written_as_json(pipeline):
     assert data["stages"]
 
 
+def test_it_estimates_the_state_of_a_window_over_groups():
+    groups = ps.from_sequence(range(100)).filter(bool).batch(32)
+    assert (
+        "names the 16,000 samples in the 500 groups of a block: up to about 64 KB"
+        in groups.shuffle(window=500).explain()
+    )
+    buckets = ps.from_sequence(range(100)).bucket(abs, [10, 20], size=[8, 4, 2])
+    assert (
+        "names the 80 samples in the 10 groups of a block: up to about 1 KB" in buckets.shuffle(window=10).explain()
+    )
+    rows = ps.from_sequence([{"x": [1]}]).pack(8, key="x")
+    assert "names each sample in the 10 groups of a block: up to about 4 bytes" in rows.shuffle(window=10).explain()
+    for small in (ps.from_sequence(range(9)).filter(bool), groups.unbatch()):
+        assert "a state names" not in small.shuffle(window=500).explain()
+
+
 def test_it_runs_nothing():
     def never():
         raise AssertionError("iterated")

@@ -3,9 +3,11 @@
 import copy
 import json
 import random
+import threading
 from contextlib import suppress
 
 import pytest
+from tests.cases import for_each
 from tests.runtime.helpers import SOON_S
 
 import penstock as ps
@@ -71,6 +73,72 @@ def test_an_interrupt_of_the_first_read_after_a_resume_loses_nothing(monkeypatch
         assert got + list(loader) == list(range(10))
 
 
+def test_a_timeout_of_the_first_read_after_a_resume_loses_nothing():
+    stuck, released = threading.Event(), threading.Event()
+
+    def slow(number):
+        if stuck.is_set():
+            released.wait(SOON_S)
+        return number
+
+    data = ps.from_sequence(range(10)).map(slow, workers=1)
+    got, state, _ = saved_after(data, 4)
+    with data.loader(epochs=1, state=state, timeout_s=0.05) as loader:
+        stuck.set()
+        with pytest.raises(ps.StageTimeout):
+            next(iter(loader))
+        released.set()
+        assert loader.state_dict() == state
+    stuck.clear()
+    assert got + rest_of(data, loader.state_dict())[0] == list(range(10))
+
+
+def fails(number):
+    if number % 4 == 1:
+        raise ValueError(number)
+    return number
+
+
+def some(number):
+    return [number] * (number % 3)
+
+
+def numbers(first=0):
+    return ps.from_sequence(range(first, first + 24)).map(fails, on_error="skip", workers=2)
+
+
+READ_AHEAD = {
+    "a window": lambda: numbers().shuffle(window=5),
+    "a mix": lambda: ps.mix({"a": numbers(), "b": numbers(100)}, stop="all"),
+    "a bucket": lambda: numbers().bucket(abs, [8, 16], size=2),
+    "several of one": lambda: numbers().flat_map(some, workers=2),
+    "parts in turn": lambda: ps.concat(numbers(), numbers(100)),
+    "rows": lambda: ps.zip(numbers(), ps.from_sequence(range(9)).filter(bool, workers=1)),
+}
+
+
+@for_each("name", READ_AHEAD)
+def test_the_limit_of_errors_ends_every_layout_at_the_same_batch_and_a_resume_loses_nothing(name):
+    data = READ_AHEAD[name]()
+    whole, lost = rest_of(data, None, inline=True)
+    ends = []
+    for layout in ({"inline": True}, {"workers": 1}, {"workers": 4}):
+        with data.loader(epochs=1, max_errors=len(lost) // 2, timeout_s=SOON_S, **layout) as loader:
+            got = []
+            with suppress(ps.TooManyErrors):
+                for batch in loader:
+                    got.append(batch)
+                    state = loader.state_dict()
+            ends.append((plain(got), len(loader.errors())))
+        assert len(got) < len(whole)
+        assert plain(got + rest_of(data, state)[0]) == plain(whole)
+    assert ends[1:] == ends[:1] * 2
+
+
+def plain(batches):
+    return [batch.tolist() if hasattr(batch, "tolist") else batch for batch in batches]
+
+
 @pytest.mark.parametrize("size", [10_000, pytest.param(50_000, marks=pytest.mark.soak)])
 def test_a_window_with_many_losses_has_a_small_state(size):
     def one_in_ten(number):
@@ -128,3 +196,15 @@ def _at(value, path):
     for key in path:
         value = value[key]
     return value
+
+
+def test_a_state_that_is_damaged_in_a_later_pass_of_an_input_is_refused():
+    data = ps.from_sequence(range(6)).map(abs).shuffle(window=3).repeat(3).shuffle(window=4)
+    _, state, _ = saved_after(data, 5, inline=True)
+    repeat = state["at"]["front"]["inputs"][0]["edge"]["front"]
+    assert repeat["inputs"][0]["epoch"] == 1
+    assert '"P": [[0, ' in json.dumps(state["at"])  # samples of the pass before are made again first
+    repeat["inputs"][0]["edge"]["front"]["own"] = [{"of": [0, 1], "first": {}, "last": {}, "key": 7}]
+    state["sum"] = checksum({key: one for key, one in state.items() if key != "sum"})
+    with pytest.raises(ps.StateMismatch, match="the state is damaged"):
+        rest_of(data, state, inline=True)

@@ -189,6 +189,19 @@ def test_a_state_of_another_pipeline_is_refused_by_naming_the_difference(other, 
         other.loader(state=state)
 
 
+@for_each("saved_with", [True, False])
+def test_another_order_of_an_op_behind_a_flat_map_is_refused_by_saying_so(saved_with):
+    def numbers(ordered):
+        return ps.from_sequence(range(9)).flat_map(several).map(abs, workers=2, ordered=ordered)
+
+    with numbers(saved_with).loader() as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    said = f"saved with ordered={saved_with} for an op behind a flat_map\\(\\), .* ordered={not saved_with} there"
+    with numbers(not saved_with).loader(state=state) as loader, pytest.raises(ps.StateMismatch, match=said):
+        next(iter(loader))
+
+
 def test_a_state_of_another_seed_or_version_is_refused():
     _, state = saved_behind(PAIRS, 1, seed=3)
     with pytest.raises(ps.StateMismatch, match="seed=3, and this loader has seed=0"):

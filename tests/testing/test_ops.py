@@ -308,3 +308,8 @@ def test_the_length_of_an_op_that_varies_the_count_is_not_relied_on():
 def test_an_endless_op_is_read_for_a_while():
     assert ops.Repeat().length(3) == math.inf
     check_op(ops.Repeat(), range(3))
+
+
+def test_a_layout_with_a_memory_bound_runs_a_pipeline_with_a_cache_in_a_folder(tmp_path):
+    data = ps.from_sequence(range(5)).map(double).cache(tmp_path)
+    assert Layout("thread", 2, memory=1).run(data).epochs == [[0, 2, 4, 6, 8]] * 2

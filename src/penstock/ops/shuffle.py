@@ -21,7 +21,7 @@ from penstock.randomness import derive, hashed, permute
 
 __all__ = ["Shuffle"]
 
-#: bytes with which a state names one sample of a group, compressed: 0.1 in the order of the source, 3.5 in any other
+#: bytes with which a state names one sample of a group, compressed: 0.1 if they are in order, 3.5 if they are not
 _NAMED = 4
 
 
