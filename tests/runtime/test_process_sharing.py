@@ -110,13 +110,13 @@ def test_pipelines_over_the_same_array_share_its_copy():
 
 def test_a_memmap_is_opened_again_and_not_copied(tmp_path):
     path = tmp_path / "rows.npy"
-    np.save(path, np.ones((2000, 4000)))
+    np.save(path, np.ones((8000, 1000)))  # short rows: what workers have in hand of them is little
     grown, nbytes = run(f"""
     def pipeline(rows):
         data = ps.from_arrays(rows).shuffle().map(lambda row: float(row.sum()), on="process", workers=2)
         return data.batch(10).prefetch(1)
 
-    small = steady(pipeline(np.ones((2000, 5))))
+    small = steady(pipeline(np.ones((8000, 5))))
     rows = np.load({str(path)!r}, mmap_mode="r")
     print(json.dumps([steady(pipeline(rows)) - small, rows.nbytes]))
     """)
