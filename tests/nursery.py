@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import linecache
 import os
 import pickle
 import pkgutil
@@ -271,6 +272,8 @@ def _stream(fd: int, mode: str, **options: Any) -> Any:
 
 
 def _execute(code: str, names: dict[str, Any]) -> None:
+    if sys.version_info >= (3, 13):  # tracebacks show the lines of what `python -c` runs
+        linecache.cache["<string>"] = len(code), None, code.splitlines(keepends=True), "<string>"
     exec(compile(code, "<string>", "exec"), names)
 
 

@@ -165,9 +165,10 @@ def test_what_has_broken_a_law_does_not_again_after_any_batch(what):
     Case(what, given=BROKEN[what], places=LONGEST).check()
 
 
-def test_law_3_windows_on_other_ranks_have_each_sample_once():
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 30), marks=pytest.mark.soak)])
+def test_law_3_windows_on_other_ranks_have_each_sample_once(seeds):
     windows = Step("window", 3, size=9), Step("window", 4, size=20)
-    for seed in range(MANY):
+    for seed in seeds:
         Worlds(seed, given=a("arrays", 30, fails("flat_map", 2, flag=True), *windows, flag="sharded")).check()
         Worlds(seed, given=a("arrays", 30, Step("flat_map", 2), windows[0], flag="sharded")).check()
 

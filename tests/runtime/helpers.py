@@ -5,7 +5,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -46,6 +47,37 @@ def await_main_thread(function: str) -> None:
     main = threading.main_thread().ident
     while sys._current_frames()[main].f_code.co_qualname != function:
         time.sleep(0)
+
+
+class Clock:
+    """`perf_counter` as some modules see it, which a test can set forward."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *modules: Any) -> None:
+        self.ahead_s = 0.0
+        for module in modules:
+            monkeypatch.setattr(module, "perf_counter", lambda: time.perf_counter() + self.ahead_s)
+
+    @contextmanager
+    def runs_out(self, of: str, after: Callable[[], Any]) -> Iterator[None]:
+        """From when `after` has returned on, `SOON_S` pass whenever the main thread waits in a call of `of`."""
+        done, main = threading.Event(), threading.main_thread().ident
+
+        def forward() -> None:
+            after()
+            while not done.is_set():
+                caller = sys._current_frames()[main].f_back
+                if caller is not None and caller.f_code.co_qualname == of:
+                    self.ahead_s += SOON_S
+                    done.wait(1.0)  # until it has noticed
+                time.sleep(0)
+
+        beside = threading.Thread(target=forward)
+        beside.start()
+        try:
+            yield
+        finally:
+            done.set()
+            beside.join()
 
 
 def begin_with(monkeypatch: pytest.MonkeyPatch, units: int) -> None:

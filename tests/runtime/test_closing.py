@@ -220,7 +220,7 @@ def test_close_warns_of_a_call_that_does_not_return_and_shows_where_it_stands():
     gate.await_reached(0)
     try:
         with pytest.warns(RuntimeWarning, match="await_event"):
-            loader.close()
+            loader._engine.close(grace_s=0.1)
     finally:
         gate.release()
 

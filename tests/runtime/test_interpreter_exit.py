@@ -117,15 +117,21 @@ FORKED = """
 import json, os, tempfile
 
 def begin(states):
+    running = {}
     for state, code in states.items():
-        with tempfile.TemporaryFile() as errors:
-            if (pid := os.fork()) == 0:
-                os.dup2(errors.fileno(), 2)
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-                return code
-            exitcode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            errors.seek(0)
-            ends[state] = exitcode, errors.read().decode()
+        errors = tempfile.TemporaryFile()
+        if (pid := os.fork()) == 0:
+            os.dup2(errors.fileno(), 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            for file in [errors, *(file for _, file in running.values())]:
+                file.close()
+            return code
+        running[state] = pid, errors
+    for state, (pid, errors) in running.items():
+        exitcode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        errors.seek(0)
+        ends[state] = exitcode, errors.read().decode()
+        errors.close()
     return "os.write(1, json.dumps(ends).encode())"
 
 ends = {}

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from tests.runtime.helpers import SOON_S, await_main_thread, in_thread, until_error
+from tests.runtime.helpers import SOON_S, Clock, await_main_thread, in_thread, until_error
 from tests.runtime.interrupts import Interrupts, descendants, descriptors
 from tests.runtime.process_helpers import (
     await_true,
@@ -35,10 +35,17 @@ from tests.runtime.process_helpers import (
 import penstock as ps
 from penstock.memory import block as block_module
 from penstock.remote import isolated
+from penstock.remote import line as line_module
 from penstock.remote.line import Line
 from penstock.remote.wire import Wire
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of the loader, and not of its process."""
+    return Clock(monkeypatch, isolated, line_module)
 
 
 def plain(sample):
@@ -169,27 +176,32 @@ def test_a_result_that_cannot_be_sent_is_named():
         assert "sample 5" in str(exc)
 
 
-def test_a_timeout_names_the_sample():
+def test_a_timeout_names_the_sample(clock, tmp_path):
     def stuck(x):
         if x == 5:
-            time.sleep(100)
+            meet(tmp_path)
         return x
 
-    with NUMBERS.map(stuck, workers=2).loader(isolate=True, timeout_s=2) as loader:
-        got, exc = until_error(loader)
+    with NUMBERS.map(stuck, workers=2).loader(isolate=True, timeout_s=SOON_S) as loader:
+        with clock.runs_out("Isolated.read", after=lambda: met(tmp_path)):
+            got, exc = until_error(loader)
+        release(tmp_path)
         assert got == list(range(len(got)))
         assert type(exc) is ps.StageTimeout
         assert "map(stuck)" in str(exc)
         assert "sample 5" in str(exc)
 
 
-def test_a_stopped_child_is_a_timeout():
-    with NUMBERS.map(lambda x: spend(0.001) or x, workers=1).loader(isolate=True, timeout_s=2) as loader:
+def test_a_stopped_child_is_a_timeout(clock, monkeypatch):
+    monkeypatch.setattr(isolated, "_WORD_S", 0.5)
+    with NUMBERS.map(lambda x: spend(0.001) or x, workers=1).loader(isolate=True, timeout_s=SOON_S) as loader:
         iterator = iter(loader)
         next(iterator)
         (pid,) = workers()
         kill(pid, signal.SIGSTOP)
-        got, exc = until_error(iterator)
+        await_true(lambda: state(pid) == "T", "the stop")
+        with clock.runs_out("Isolated.read", after=bool):
+            got, exc = until_error(iterator)
         assert got == list(range(1, len(got) + 1))
         assert type(exc) is ps.StageTimeout
         assert "does not answer" in str(exc)
@@ -217,7 +229,7 @@ def test_a_child_stopped_in_the_middle_of_a_message_is_a_timeout(monkeypatch):
 
 
 @pytest.mark.parametrize("many", [1, 3])
-def test_what_comes_while_a_timeout_is_explained_is_not_lost(many, tmp_path, monkeypatch):
+def test_what_comes_while_a_timeout_is_explained_is_not_lost(many, tmp_path, clock, monkeypatch):
     # A batch is late, but comes while the child is asked what holds it up. The next epoch must be whole.
     def late(x):
         if x == 3:
@@ -233,11 +245,11 @@ def test_what_comes_while_a_timeout_is_explained_is_not_lost(many, tmp_path, mon
         select.select([line.process.socket], [], [], 20)
         return holding(self, line)
 
-    with NUMBERS.map(late, workers=1).loader(isolate=True, timeout_s=3) as loader:
-        monkeypatch.setattr(isolated.Isolated, "_holding", slowly)
-        _, exc = until_error(loader)
+    with NUMBERS.map(late, workers=1).loader(isolate=True, timeout_s=SOON_S) as loader:
+        with monkeypatch.context() as patch, clock.runs_out("Isolated.read", after=lambda: met(tmp_path)):
+            patch.setattr(isolated.Isolated, "_holding", slowly)
+            _, exc = until_error(loader)
         assert type(exc) is ps.StageTimeout
-        monkeypatch.undo()
         for _ in range(3):
             assert [(x.min(), x.max()) for x in loader] == [(n, n) for n in range(60)]
 

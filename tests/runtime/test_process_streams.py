@@ -4,6 +4,7 @@ import asyncio
 import os
 import pickle
 import random
+import signal
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from tests.helpers import POOL
 from tests.logs import Log
 from tests.random_examples import TIMES
 from tests.runtime.helpers import in_thread
-from tests.runtime.process_helpers import await_true
+from tests.runtime.process_helpers import await_true, children
 
 import penstock as ps
 from penstock.executors import servers
@@ -345,6 +346,22 @@ def test_a_batch_that_does_not_come_in_time_names_the_op_and_the_sample():
         pytest.raises(ps.StageTimeout, match=r"map\(slow\).*sample 5"),
     ):
         list(loader)
+
+
+def test_a_batch_that_waits_for_processes_to_start_says_so():
+    list(ps.from_sequence(range(3)).map(str, on="process", workers=1))  # so that the fork server is there
+    servers = children()
+    for server in servers:
+        os.kill(server, signal.SIGSTOP)
+    try:
+        with ps.from_sequence(range(9)).map(str, on="process", workers=1).loader(timeout_s=0.3) as loader:
+            with pytest.raises(ps.StageTimeout, match="held up by 1 worker process that is still being started"):
+                list(loader)
+            for server in servers:
+                os.kill(server, signal.SIGCONT)
+    finally:
+        for server in servers:
+            os.kill(server, signal.SIGCONT)
 
 
 # ---------------------------------------------------------------------- stages one after the other

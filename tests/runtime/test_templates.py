@@ -205,14 +205,16 @@ def test_a_template_that_is_killed_is_replaced_and_nothing_is_lost(module, tmp_p
     monkeypatch.setattr(Sizer, "record", lambda *_: None)  # tickets of one sample, so that some are left to be run
     mod = module("def who(x): return x, os.getpid()")
     with ps.from_sequence(range(300)).map(mod.who, on="process", workers=2).loader(timeout_s=30) as loader:
-        got = []
+        got, killed = [], []
         for x, _ in loader:
             got.append(x)
-            if x in (50, 150):
-                for pid in templates():
+            if len(killed) < 2 and (new := [pid for pid in templates() if pid not in killed]):
+                for pid in new:
                     kill(pid)
+                killed += new
         assert got == list(range(300))
         assert loader.errors() == []
+        assert importers(tmp_path)[:2] == killed
         assert len(importers(tmp_path)) >= 3
         assert set(importers(tmp_path)).isdisjoint(workers())
 

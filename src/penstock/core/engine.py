@@ -421,6 +421,10 @@ class Engine(Dispatch):
                 return f"{stage_run.inlet.source.label}, which has not given its next record"  # type: ignore[attr-defined]
             if stage_run.inlet.lacks:
                 return stage_run.inlet.lacks
+        starting = [worker for crew in self.crews.values() for worker in list(crew.workers) if worker.starting]
+        if starting:
+            many = f"{len(starting)} worker processes that are" if len(starting) > 1 else "1 worker process that is"
+            return f"{many} still being started"
         return "nothing that can be named; see stats()"
 
     # ------------------------------------------------------------------ ending

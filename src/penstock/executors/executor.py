@@ -69,6 +69,11 @@ class Worker(ABC):
     def join(self, timeout_s: float) -> bool:
         """Wait for the loop to return; False if it has not within `timeout_s`."""
 
+    @property
+    def starting(self) -> bool:
+        """Whether it has a ticket, and cannot begin because its process is still being started."""
+        return False
+
     def frame(self) -> FrameType | None:
         """The frame the worker stands in, if it is in this process and in a thread of its own."""
         return None

@@ -59,6 +59,10 @@ class ProcessWorker(ThreadWorker):
         if self.front is not None:
             self.front.forgo()
 
+    @property
+    def starting(self) -> bool:
+        return self.front is not None and bool(self.front.out) and self.front.line is None
+
     def stack(self) -> str:
         return f"  in {self.process!r}"
 

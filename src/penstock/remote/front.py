@@ -358,15 +358,15 @@ class _Front:
         assert self.desk is not None
         while True:
             timeout_s = self.out[0].job.stage_run.lane.timeout_s
-            wait_s = inf
+            until = inf
             if timeout_s is not None:
                 left = self.desk.deadline - perf_counter()
                 if left <= 0:
                     self._overdue = True
                     self.worker.process.kill()
                     raise Gone
-                wait_s = min(left, timeout_s)
-            if line.wait(wait_s):
+                until = perf_counter() + min(left, timeout_s)
+            if line.wait(until):
                 return
             if is_stopped(self.worker.process.pid):
                 self.worker.process.kill()

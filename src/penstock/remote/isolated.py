@@ -194,7 +194,7 @@ class Isolated:
                         run.asked = run.chunks
                         with self._whole():
                             line.wire.send(("asks", run.number, run.chunks))
-                    if not line.wait(deadline - perf_counter() if deadline < inf else inf):
+                    if not line.wait(deadline):
                         raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(line)}")
                     found = self._received(line, run, deadline)
                 except Gone:
@@ -291,7 +291,7 @@ class Isolated:
             with self._whole():
                 line.wire.send(("holding",))
             deadline = perf_counter() + _WORD_S
-            while line.wait(deadline - perf_counter()):
+            while line.wait(deadline):
                 with self._whole():
                     message = line.wire.receive(deadline=deadline)
                     if message.head[0] == "holding":
@@ -342,7 +342,7 @@ class Isolated:
         try:
             with self._whole():
                 line.wire.send((kind, number, *question))
-            while line.wait(deadline - perf_counter()):
+            while line.wait(deadline):
                 with self._whole():
                     message = line.wire.receive(deadline=deadline)
                     # What a question gets that was given up is left alone: it has another number.

@@ -40,17 +40,16 @@ class Line:
         with self.process.held():
             return bool(self.wire.pending or self._poll.poll(0))
 
-    def wait(self, timeout_s: float = inf) -> bool:
-        """Wait until the process has said something; False when `timeout_s` passed first. Gone if it has ended."""
+    def wait(self, deadline: float = inf) -> bool:
+        """Wait until the process has said something; False when `deadline` came first. Gone if it has ended."""
         if self.wire.pending:
             return True
-        until = perf_counter() + timeout_s
         while True:
-            wait_s = at_a_time(timeout_s)
+            left_s = deadline - perf_counter()
+            wait_s = at_a_time(left_s)
             with self.process.held():  # somebody else may close it
                 events = self._poll.poll(None if wait_s == inf else max(wait_s, 0) * 1000 + 1)
-            timeout_s = until - perf_counter()
-            if events or timeout_s <= 0:
+            if events or wait_s == left_s:
                 break
         # Not the end of the socket alone: a process that it has started may hold that open.
         if events and all(fd != self._fd for fd, _ in events):

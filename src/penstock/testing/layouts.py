@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 #: a batch that takes longer is one that never comes
-_HANGS_S = 20.0
+_HANGS_S = 60.0
 #: bytes that the windows of small samples fit into
 _ROOMY = 10_000
 
