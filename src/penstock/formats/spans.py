@@ -30,10 +30,7 @@ def read_pieces(file: storage.File, at: Int64s, sizes: Int64s) -> list[bytes]:
     small = sizes < large
     apart = (between < 0) | (between > gap) | ~small[1:] | ~small[:-1]
     if apart.all():
-        read_at = file.read_at
-        return [
-            read_at(start, size) if size else b"" for start, size in zip(at.tolist(), sizes.tolist(), strict=True)
-        ]
+        return file.read_many(at.tolist(), sizes.tolist())
     return _joined(file, at.tolist(), ends.tolist(), apart.tolist())
 
 

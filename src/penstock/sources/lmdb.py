@@ -11,6 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,8 @@ class _Shard(Shard):
         if mark is not None and mark != TREE_MARK and decode is None:
             raise ReadError(f"{path}: writing it was not finished; run the pipeline's write() again, which goes on")
         self.tree = mark == TREE_MARK and decode is None
+        #: whether the keys are those of the database, in its order
+        self.in_order = keys is None
         if keys is not None:
             text, at = packed(list(keys))
         else:
@@ -149,21 +152,35 @@ class _Shard(Shard):
 
     def read(self, numbers: Indices) -> list[Any]:
         self.check()
+        try:
+            with self.environment.begin() as transaction, transaction.cursor() as cursor:
+                found = self._in_order(cursor, numbers) or self._by_key(cursor, numbers)
+        except self._used[1].error as exc:
+            first = self._key(int(numbers[0]))
+            raise ReadError(f"{self.folder}: the entries from {first!r} on cannot be read: {exc}") from exc
+        if self.tree:
+            return [self._restored(key, value) for key, value in found]
+        return [{"key": key, "value": value} for key, value in found]
+
+    def _in_order(self, cursor: Any, numbers: Indices) -> list[tuple[bytes, bytes]]:
+        """Entries that follow each other in the database: one search, no list of keys; nothing if they do not."""
+        if not self.in_order or not isinstance(numbers, range) or len(numbers) < 2:
+            return []
+        if not cursor.set_key(self._key(numbers[0])):
+            return []
+        found = list(islice(cursor.iternext(), len(numbers)))
+        return found if len(found) == len(numbers) and found[-1][0] == self._key(numbers[-1]) else []
+
+    def _by_key(self, cursor: Any, numbers: Indices) -> list[tuple[bytes, bytes]]:
         chosen = np.asarray(numbers, dtype=np.int64)
         starts, stops = self.key_at[chosen].tolist(), self.key_at[chosen + 1].tolist()
         keys = [bytes(self.keys[start:stop]) for start, stop in zip(starts, stops, strict=True)]
-        try:
-            with self.environment.begin() as transaction, transaction.cursor() as cursor:
-                found = cursor.getmulti(keys)  # which leaves out what it does not find
-        except self._used[1].error as exc:
-            raise ReadError(f"{self.folder}: the entries from {keys[0]!r} on cannot be read: {exc}") from exc
+        found: list[tuple[bytes, bytes]] = cursor.getmulti(keys)  # which leaves out what it does not find
         if len(found) < len(keys):
             there = {key for key, _ in found}
             missing = next(key for key in keys if key not in there)
             raise ReadError(f"{self.folder}: there is no entry with the key {missing!r}")
-        if self.tree:
-            return [self._restored(key, value) for key, value in found]
-        return [{"key": key, "value": value} for key, value in found]
+        return found
 
     def _restored(self, key: bytes, value: bytes) -> Any:
         try:

@@ -294,9 +294,13 @@ def split_runs(starts: NDArray[np.int64], indices: Indices) -> list[tuple[int, I
 def _split_range(starts: NDArray[np.int64], indices: range) -> list[tuple[int, Indices, Any]]:
     runs: list[tuple[int, Indices, Any]] = []
     at, stop = indices.start, indices.stop
-    number = int(np.searchsorted(starts, at, side="right")) - 1
+    # The method and `item` take a third of the time of the function and of an index.
+    number = int(starts.searchsorted(at, side="right")) - 1
+    first, end = starts.item(number), starts.item(number + 1)
+    if stop <= end:
+        return [(number, range(at - first, stop - first), range(stop - at))]
     while at < stop:
-        first, end = int(starts[number]), min(int(starts[number + 1]), stop)
+        first, end = starts.item(number), min(starts.item(number + 1), stop)
         if end > at:
             runs.append((number, range(at - first, end - first), range(at - indices.start, end - indices.start)))
         at, number = max(at, end), number + 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,12 @@ class _TarShard(Shard):
         return self._keys([number])[0]
 
     def _keys(self, numbers: Any) -> list[str]:
+        if isinstance(numbers, range) and numbers:
+            bounds = self.key_at[numbers.start : numbers.stop + 1].tolist()
+            first = bounds[0]
+            text = str(self.keys[first : bounds[-1]], "utf-8", "surrogateescape")
+            if text.isascii():  # a letter is a byte, so positions in the text are those in the file
+                return [text[start - first : stop - first] for start, stop in pairwise(bounds)]
         places = np.asarray(numbers, dtype=np.int64)
         return [
             str(self.keys[start:stop], "utf-8", "surrogateescape")

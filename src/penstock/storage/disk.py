@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import AnyStr, BinaryIO
 from weakref import ref
 
@@ -112,6 +112,14 @@ class DiskFile:
                 )
             data += more
         return data
+
+    def read_many(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        handle = self._handle or _opened(self)
+        fd, pread = handle.fd, _pread
+        found = [pread(fd, length, offset) for offset, length in zip(offsets, lengths, strict=True)]
+        if list(map(len, found)) != lengths:
+            return [self.read_at(offset, length) for offset, length in zip(offsets, lengths, strict=True)]
+        return found
 
     def open(self) -> BinaryIO:
         return open(self._where, "rb", buffering=_BUFFER_BYTES)

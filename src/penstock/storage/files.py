@@ -41,6 +41,9 @@ class File(Protocol):
     def read_at(self, offset: int, length: int) -> bytes:
         """Exactly `length` bytes from `offset` on; ReadError with file and position if there are fewer."""
 
+    def read_many(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        """`read_at` for each offset and length, one after the other."""
+
     def open(self) -> BinaryIO:
         """A new stream that is read forward. The caller closes it."""
 

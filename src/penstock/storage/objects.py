@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from penstock.errors import PenstockError, PlanError, ReadError
@@ -79,6 +79,9 @@ class ObjectFile:
                 f"{offset + len(data)}"
             )
         return data
+
+    def read_many(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        return [self.read_at(offset, length) for offset, length in zip(offsets, lengths, strict=True)]
 
     def open(self) -> BinaryIO:
         return forward(self)

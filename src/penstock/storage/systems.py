@@ -6,7 +6,7 @@ Reads are retried as those of object stores are. The file system decides how lon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from penstock.errors import PlanError, ReadError, missing_extra
@@ -81,6 +81,9 @@ class SystemFile:
                 f"{offset + len(data)}"
             )
         return data
+
+    def read_many(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        return [self.read_at(offset, length) for offset, length in zip(offsets, lengths, strict=True)]
 
     def open(self) -> BinaryIO:
         return forward(self)
