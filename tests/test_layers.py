@@ -20,7 +20,7 @@ LAYERS = [
     ["executors.ending", "executors.servers"],
     ["executors.startup"],
     ["executors.templates"],
-    ["checks", "tensors"],
+    ["checks", "tensors", "generators", "ported"],
     # files wherever they are
     ["storage"],
     # what their bytes mean
@@ -46,6 +46,8 @@ LAYERS = [
     ["ops.functions", "ops.fields", "ops.residents", "ops.content", "sources.listing"],
     ["ops.call", "ops.rows", "executors.threads"],
     ["ops.*", "sources.*", "executors.*", "devices.*"],
+    # what only from_torch runs: reads and collates that are like map and batch
+    ["ops.read"],
     ["ops", "sources", "executors", "devices"],
     ["stats"],
     ["plan"],
@@ -56,7 +58,7 @@ LAYERS = [
     ["writers"],
     ["runnable"],
     ["pipeline"],
-    ["construct", "readers", "evaluation"],
+    ["construct", "readers", "evaluation", "frameworks"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],
@@ -66,18 +68,19 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*", "devices.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
-SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers"}
+SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "frameworks"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
 LATE = {
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
-    "construct": {"sources.files", "sources.folder", "sources.mix"},
+    "construct": {"ops.read", "sources.files", "sources.folder", "sources.mix", "sources.numbers"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},
     "runnable": {"core.fingerprint", "core.peek", "writers.write"},
     "readers.records": {f"sources.{name}" for name in ("lines", "lmdb", "tar", "tfrecord")},
     "readers.tables": {f"sources.{name}" for name in ("arrow", "csv", "hdf5", "npy", "parquet")},
     "program.desk": {"memory.segment"},
+    "program.calls": {"generators"},
     "core.setup": {"executors.processes"},
     "core.loader": {"core.parts"},
 }

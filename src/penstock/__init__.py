@@ -45,6 +45,7 @@ if _TYPE_CHECKING:
     from penstock.evaluation import evaluate
     from penstock.executors.processes import Processes
     from penstock.executors.threads import Threads
+    from penstock.frameworks.torch_data import from_torch
     from penstock.image.decode import decode_image
     from penstock.ops.call import Retry
     from penstock.ops.functions import per_worker
@@ -92,6 +93,7 @@ else:
             "penstock.evaluation": ["evaluate"],
             "penstock.executors.processes": ["Processes"],
             "penstock.executors.threads": ["Threads"],
+            "penstock.frameworks.torch_data": ["from_torch"],
             "penstock.image.decode": ["decode_image"],
             "penstock.ops.call": ["Retry"],
             "penstock.ops.functions": ["per_worker"],
@@ -151,6 +153,7 @@ __all__ = [
     "from_tar",
     "from_text",
     "from_tfrecord",
+    "from_torch",
     "image",
     "indices",
     "merge_states",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from penstock.errors import OnError
+from penstock.ops.call import Retry
 from penstock.pipeline import Pipeline
+from penstock.ported import names_ours
 from penstock.sources.arrays import ArraySource
 from penstock.sources.combine import ConcatSource, ZipSource
 from penstock.sources.fake import FakeSource
@@ -45,18 +48,35 @@ class Dataset(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
+@names_ours
 def from_sequence(
-    dataset: Dataset[T], *, indices: Iterable[int] | None = None, with_index: bool = False
+    dataset: Dataset[T],
+    *,
+    indices: Iterable[int] | None = None,
+    with_index: bool = False,
+    on_error: OnError | Retry = "raise",
+    timeout_s: float | None = None,
 ) -> Pipeline[T]:
     """Samples ``dataset[i]``: a list, a torch map-style dataset, a Hugging Face dataset.
 
     Several at once by ``dataset.__getitems__`` where there is one. ``indices`` are the samples to
     use, in their order; ``with_index=True`` makes each sample ``(index, sample)``.
 
+    ``on_error`` and ``timeout_s`` are those of ``map``, for the reads: a sample that cannot be read is skipped or
+    read again, a read that takes too long fails. Samples are then read one by one.
+
     >>> list(from_sequence("abc", indices=[2, 0]))
     ['c', 'a']
     """
-    return Pipeline(SequenceSource(dataset, indices, with_index))
+    source = SequenceSource(dataset, indices, with_index)
+    if on_error == "raise" and timeout_s is None:
+        return Pipeline(source)
+    from penstock.ops.read import Fetch, Read
+    from penstock.sources.numbers import Items, Numbers
+
+    fetch = Fetch(Items(source), written=type(dataset))
+    read = Read(fetch, on_error=on_error, timeout_s=timeout_s, name=type(dataset).__name__)
+    return Pipeline(Numbers(source)).apply(read)
 
 
 def from_arrays(*arrays: Any, indices: Iterable[int] | None = None, with_index: bool = False) -> Pipeline[Any]:
@@ -166,6 +186,7 @@ def from_folder(
     )
 
 
+@names_ours
 def from_iterable(factory: Callable[[], Iterable[T]] | Iterable[T]) -> Pipeline[T]:
     """Samples of an iterable, read forward: a function that makes a new one for every epoch, or
     one that can be iterated again.

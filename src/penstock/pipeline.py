@@ -32,6 +32,7 @@ from penstock.ops import (
 from penstock.ops.call import Retry
 from penstock.ops.op import Op
 from penstock.plan.explain import Explanation
+from penstock.ported import names_ours
 from penstock.program.folder_cache import check_single_samples, folder_note
 from penstock.runnable import Runnable, Workers
 from penstock.sources.subset import split_source
@@ -305,6 +306,7 @@ class Pipeline(Runnable[T]):
         self, size: int, *, drop_last: bool | Literal["raise"] = False, pad: Any = None, collate: None = None
     ) -> Pipeline[Any]: ...
 
+    @names_ours
     @_as(Batch)
     def batch(
         self,

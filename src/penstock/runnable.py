@@ -15,6 +15,7 @@ from penstock.plan.explain import Explanation
 from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options, make_plan
 from penstock.plan.world import dealt, world_now
+from penstock.ported import names_ours
 from penstock.sources.source import Composite, Flow, Source
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Runnable(Generic[T]):
 
     # ------------------------------------------------------------------ running
 
+    @names_ours
     def loader(
         self,
         *,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["at_fork", "memory_file", "process", "reason", "why_no_processes"]
+__all__ = ["at_fork", "memory_file", "process", "reason", "why_no_processes", "worker_name"]
 
 
 def at_fork(**hooks: Callable[[], Any]) -> None:
@@ -27,6 +27,8 @@ class _ThisProcess:
 
 
 process = _ThisProcess()
+#: what this process is called, if it is a worker of another; its number stands after the last dot
+worker_name = ""
 at_fork(after_in_child=process.__init__)  # type: ignore[misc]
 
 

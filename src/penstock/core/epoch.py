@@ -60,7 +60,8 @@ class Run:
             inlet = _positions(stage, epoch, lane.program.reading.length, start)
         elif isinstance(feed, Streamed):
             order = partial(self._shard_order, feed.ordered_by, epoch)
-            inlet = StreamInlet(feed.source, epoch, start, order, stage.expands)
+            inline = lane.crew is not None and lane.crew.executor.inline
+            inlet = StreamInlet(feed.source, epoch, start, order, stage.expands, self.engine.seed, inline)
         else:
             joint = self._joint(feed, epoch)
             queues = self._queues(stage, feed, joint)

@@ -6,10 +6,11 @@ import math
 import weakref
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from penstock import system
 from penstock.checks import any_number, check_positive, whole_number
+from penstock.core.adapters import Adapters
 from penstock.core.budget import parse_bytes
 from penstock.core.engine import Engine
 from penstock.core.epoch import Run
@@ -43,7 +44,7 @@ T = TypeVar("T", covariant=True)
 _ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
 
 
-class Loader(Generic[T]):
+class Loader(Adapters[T]):
     """Runs a pipeline for a training loop. Made by ``pipeline.loader(...)``.
 
     Iterating it is one epoch. Workers start once and stay warm between epochs; use it as a

@@ -178,6 +178,8 @@ class Op(ABC, Generic[In, Out]):
     plain: bool = False
     #: has a joint
     joined: bool = False
+    #: reads the samples whose numbers its source gives: an order behind it is one of these numbers
+    reads: bool = False
     #: the order it makes is the same before and after ops on single samples
     commutes: bool = False
     #: it counts samples as they pass

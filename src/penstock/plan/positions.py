@@ -88,7 +88,7 @@ def _why_not(op: Op[Any, Any], length: Length, before: list[Op[Any, Any]], later
         return "an endless stream has no whole"
     if op.commutes:
         return ""
-    varying = [one for one in before if _varies(one)]
+    varying = [one for one in before if _varies(one) and not one.reads]
     if varying:
         return f"{varying[0].label} before it varies the count"
     calling = [one for one in before if one.calls_user]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from types import CoroutineType
@@ -124,13 +123,9 @@ class Calls:
 
     def seed_globals(self, number: int) -> None:
         seed = derive("global", self.key.seed, self.key.op, *self._drawing(number))
-        import random
+        from penstock.generators import seed_all
 
-        random.seed(seed)
-        np.random.seed(seed & 0xFFFFFFFF)
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+        seed_all(seed)
 
     def surviving(self, items: Sequence[Any]) -> Sequence[Any]:
         """`items` without those of dropped samples, and without what comes after a failure."""

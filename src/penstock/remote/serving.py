@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
+from penstock import system
 from penstock.core.workers import HERE
 from penstock.executors import newborn
 from penstock.memory.block import BlockMap
@@ -42,6 +43,7 @@ __all__ = ["serve"]
 def serve(sock: socket.socket, name: str) -> None:
     """Serve the parent at the other end of `sock` until it closes."""
     HERE.nested = True
+    system.worker_name = name
     become_worker()
     after_fork()
     serving = _Serving(Wire(sock), name)

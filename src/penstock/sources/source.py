@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "Flow",
     "IndexedSource",
     "Indices",
+    "Opening",
     "Source",
     "StreamSource",
     "bare_subset",
@@ -149,6 +151,20 @@ def bare_subset(source: IndexedSource, subset: NDArray[np.int64] | None) -> Inde
     return _Bare(source.label, len(source), subset)
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How a part of a stream is opened, for a source that wants to know more than how many records to leave out."""
+
+    epoch: int
+    seed: int
+    #: records to leave out: from the beginning of the part, or from `mark` on if there is one
+    skip: int
+    #: what the part's iterator has said of where it stood, see `StreamSource.opened`
+    mark: str | None = None
+    #: the training loop's thread reads, and not a worker
+    inline: bool = False
+
+
 class StreamSource(Source):
     """Samples can only be read forward."""
 
@@ -159,6 +175,14 @@ class StreamSource(Source):
     @abstractmethod
     def open(self, shard: Any, skip: int) -> Iterator[Any]:
         """A new iterator over one part, without its first `skip` records."""
+
+    def opened(self, shard: Any, opening: Opening) -> Iterator[Any]:
+        """The same, for a source that depends on the epoch, or need not be read again from its beginning.
+
+        If the iterator has a method `mark`, it says in a short text where it stands, or None. A resumed loader
+        opens the part with one of these marks, and leaves out the records after it.
+        """
+        return self.open(shard, opening.skip)
 
 
 class Flow(Protocol):

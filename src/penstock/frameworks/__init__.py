@@ -1,0 +1,1 @@
+"""penstock with the training frameworks that people have: their datasets as sources, our loaders as theirs."""

@@ -1,0 +1,301 @@
+"""from_torch: the dataset, or the whole DataLoader, of a torch program as a pipeline.
+
+What a DataLoader was told is kept: samplers, batch samplers, collate functions, workers and their functions. The
+samplers that come with torch become ops of ours, which store no permutation and resume exactly; others are
+iterated as they are. What cannot be kept is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from penstock.checks import whole_number
+from penstock.errors import OnError, PlanError, missing_extra
+from penstock.ops.call import Retry
+from penstock.ops.read import Collate, Fetch, Parts, Read, ReadParts
+from penstock.pipeline import Pipeline
+from penstock.ported import names_ours
+from penstock.sources.torch import DatasetStream, SamplerStream, TorchIndices, TorchParts
+
+__all__ = ["from_torch"]
+
+Rng = Literal["global"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a DataLoader was told, or would have been."""
+
+    dataset: Any
+    collate: Callable[[Any], Any]
+    batch_size: int | None = None
+    drop_last: bool = False
+    sampler: Any = None
+    batch_sampler: Any = None
+    workers: int | None = None
+    worker_init_fn: Callable[[int], Any] | None = None
+    pinned: bool = False
+    prefetched: int | None = None
+    in_order: bool = True
+    rng: Rng = "global"
+    on_error: OnError | Retry = "raise"
+    timeout_s: float | None = None
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        return {"on": "process", "workers": self.workers} if self.workers else {}
+
+
+@names_ours
+def from_torch(
+    data: Any,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool | None = None,
+    sampler: Any = None,
+    batch_sampler: Any = None,
+    collate_fn: Callable[[Any], Any] | None = None,
+    drop_last: bool = False,
+    workers: int | None = None,
+    worker_init_fn: Callable[[int], Any] | None = None,
+    rng: Rng = "global",
+    on_error: OnError | Retry = "raise",
+    timeout_s: float | None = None,
+) -> Pipeline[Any]:
+    """A torch ``Dataset``, or a whole ``DataLoader``, as a pipeline.
+
+    Of a DataLoader all is taken over: dataset, sampler, batch size, ``collate_fn``, workers. Of a dataset, the
+    arguments mean what they mean there, and without a batch size the pipeline gives single samples. Batches are
+    made by torch's ``default_collate`` unless there is a ``collate_fn``, so numbers become tensors. ``workers=n``
+    reads in n processes; ``worker_init_fn`` and ``get_worker_info()`` work there as in a DataLoader.
+
+    Random orders are drawn from ``loader(seed=)`` and not from torch's generator. ``rng="global"`` seeds the
+    global generators of Python, numpy and torch for every sample in worker processes, so that a dataset that
+    draws from them gives the same samples in every run; in the calling thread (``inline=True``) they are put back
+    afterwards. In other threads of the training process nothing is seeded: a dataset that draws there gets a
+    warning. ``rng=None`` leaves them alone everywhere, and lets a dataset with ``__getitems__`` read many samples
+    in one call.
+
+    ``on_error`` and ``timeout_s`` are those of ``map``, for the reads of a map-style dataset.
+
+    >>> import penstock as ps, pytest
+    >>> torch = pytest.importorskip("torch")
+    >>> dataset = torch.utils.data.TensorDataset(torch.arange(6), torch.arange(6) * 10)
+    >>> [[x.tolist(), y.tolist()] for x, y in ps.from_torch(dataset, batch_size=4)]
+    [[[0, 1, 2, 3], [0, 10, 20, 30]], [[4, 5], [40, 50]]]
+    """
+    if rng not in (None, "global"):
+        raise PlanError(
+            f"from_torch(rng=) takes 'global' or None, got {rng!r}; for rng=True use from_sequence().map()"
+        )
+    workers = None if workers is None else whole_number(workers, "from_torch(workers=)")
+    torch = _torch_data()
+    given = {
+        "batch_size": batch_size, "shuffle": shuffle, "sampler": sampler, "batch_sampler": batch_sampler,
+        "collate_fn": collate_fn, "drop_last": drop_last or None, "worker_init_fn": worker_init_fn,
+    }  # fmt: skip
+    rest = {"rng": rng, "on_error": on_error, "timeout_s": timeout_s}
+    if isinstance(data, torch.DataLoader):
+        twice = [name for name, value in given.items() if value is not None]
+        if twice:
+            raise TypeError(f"from_torch(DataLoader) takes {twice[0]} from the DataLoader; leave {twice[0]}= out")
+        asked = _of_loader(data, workers, rest)
+    else:
+        asked = _of_dataset(torch, data, given, workers, rest)
+    if _iterable(torch, asked.dataset):
+        return _iterated(asked)
+    return _pinned(torch, _mapped(torch, asked), asked)
+
+
+def _torch_data() -> Any:
+    try:
+        return importlib.import_module("torch.utils.data")
+    except ImportError:
+        raise missing_extra("torch", "torch", "from_torch") from None
+
+
+def _iterable(torch: Any, dataset: Any) -> bool:
+    return isinstance(dataset, torch.IterableDataset) or not hasattr(dataset, "__getitem__")
+
+
+# ---------------------------------------------------------------------- what was asked for
+
+
+def _of_loader(loader: Any, workers: int | None, rest: dict[str, Any]) -> _Asked:
+    if loader.timeout:
+        raise PlanError(
+            f"DataLoader(timeout={loader.timeout}) bounds the wait for a batch, which is a matter of our "
+            "loader: leave "
+            f"it out and write .loader(timeout_s={loader.timeout})"
+        )
+    if loader.multiprocessing_context is not None:
+        raise PlanError(
+            "DataLoader(multiprocessing_context=) has no effect here: penstock starts its worker processes itself, "
+            "from a server without threads. Leave it out"
+        )
+    count = loader.num_workers if workers is None else workers
+    ahead = loader.prefetch_factor
+    return _Asked(
+        dataset=loader.dataset,
+        collate=loader.collate_fn,
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
+        sampler=loader.sampler,
+        batch_sampler=loader.batch_sampler,
+        workers=count or None,
+        worker_init_fn=loader.worker_init_fn,
+        pinned=loader.pin_memory,
+        prefetched=None if ahead in (None, 2) else ahead * count,
+        in_order=getattr(loader, "in_order", True),
+        **rest,
+    )
+
+
+def _of_dataset(
+    torch: Any, dataset: Any, given: dict[str, Any], workers: int | None, rest: dict[str, Any]
+) -> _Asked:
+    if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+        raise PlanError(
+            f"from_torch takes a Dataset, an IterableDataset or a DataLoader of torch, got {type(dataset).__name__}"
+        )
+    given = {name: value for name, value in given.items() if value is not None}
+    given.setdefault("batch_size", 1 if "batch_sampler" in given else None)
+    if _iterable(torch, dataset):
+        for name in ("shuffle", "sampler", "batch_sampler"):
+            if given.get(name):
+                raise PlanError(
+                    f"from_torch: {name}= chooses samples by their number, and {type(dataset).__name__} can "
+                    "only be "
+                    "iterated; use .shuffle(window=n) behind from_torch"
+                )
+        size = given["batch_size"]
+        collate = given.get("collate_fn") or (torch.default_convert if size is None else torch.default_collate)
+        told = {"batch_size": size, "drop_last": given.get("drop_last", False)}
+        init = given.get("worker_init_fn")
+        return _Asked(dataset, collate, workers=workers or None, worker_init_fn=init, **told, **rest)
+    if not hasattr(dataset, "__len__"):
+        raise PlanError(
+            f"from_torch: {type(dataset).__name__} has __getitem__ and no __len__, so nobody knows its last "
+            "sample; "
+            "add __len__, or __iter__ without __getitem__"
+        )
+    try:
+        made = torch.DataLoader(dataset, **given)  # torch's own checks, and its own defaults
+    except ValueError as exc:
+        raise PlanError(f"from_torch: {exc}") from None
+    return _of_loader(made, workers, rest)
+
+
+# ---------------------------------------------------------------------- map-style datasets
+
+
+def _mapped(torch: Any, asked: _Asked) -> Pipeline[Any]:
+    own = asked.batch_sampler is not None and type(asked.batch_sampler) is not torch.BatchSampler
+    if own:
+        pipeline: Pipeline[Any] = Pipeline(SamplerStream(asked.dataset, asked.batch_sampler))
+        fetch = Fetch(asked.dataset, asked.workers, asked.worker_init_fn, asked.collate)
+    else:
+        sampler = asked.sampler if asked.batch_sampler is None else asked.batch_sampler.sampler
+        pipeline = _ordered(torch, asked.dataset, sampler)
+        fetch = Fetch(asked.dataset, asked.workers, asked.worker_init_fn)
+    pipeline = pipeline.apply(
+        Read(
+            fetch,
+            rng=asked.rng or False,
+            on_error=asked.on_error,
+            timeout_s=asked.timeout_s,
+            ordered=asked.in_order,
+            name=type(asked.dataset).__name__,
+            **asked.placement,
+        )
+    )
+    if not own:
+        pipeline = _batched(asked, pipeline)
+    return pipeline if asked.prefetched is None else pipeline.prefetch(asked.prefetched)
+
+
+def _batched(asked: _Asked, pipeline: Pipeline[Any]) -> Pipeline[Any]:
+    """Samples behind a read as batches, or each by itself through the collate function."""
+    size = asked.batch_size
+    if asked.batch_sampler is not None:
+        size = asked.batch_sampler.batch_size
+    if size is None:
+        return pipeline.map(asked.collate)
+    drop_last = asked.drop_last if asked.batch_sampler is None else bool(asked.batch_sampler.drop_last)
+    if asked.rng is None:
+        return pipeline.batch(size, drop_last=drop_last, collate=asked.collate)
+    return pipeline.apply(Collate(size, drop_last=drop_last, collate=asked.collate))
+
+
+def _ordered(torch: Any, dataset: Any, sampler: Any) -> Pipeline[Any]:
+    """The numbers of a dataset in the order of a sampler."""
+    kind = type(sampler)
+    if kind in (list, tuple, range):
+        return Pipeline(TorchIndices(dataset, sampler))
+    if kind is torch.SubsetRandomSampler:
+        return Pipeline(TorchIndices(dataset, sampler.indices)).shuffle()
+    whole: Pipeline[Any] = Pipeline(TorchIndices(dataset))
+    if kind is torch.SequentialSampler:
+        return whole
+    if kind is torch.RandomSampler:
+        return _random(whole, len(dataset), sampler)
+    if kind is torch.WeightedRandomSampler:
+        weights = np.zeros(len(dataset))
+        weights[: len(sampler.weights)] = np.asarray(sampler.weights)
+        return whole.resample(weights, replace=bool(sampler.replacement), n=int(sampler.num_samples))
+    if kind is torch.DistributedSampler:
+        ordered = whole.shuffle() if sampler.shuffle else whole
+        return ordered.shard(sampler.rank, sampler.num_replicas, equal="drop" if sampler.drop_last else "wrap")
+    if not hasattr(sampler, "__iter__"):
+        raise PlanError(f"from_torch: a sampler is iterated, and {kind.__name__} cannot be; give it an __iter__")
+    return Pipeline(SamplerStream(dataset, sampler))
+
+
+def _random(whole: Pipeline[Any], size: int, sampler: Any) -> Pipeline[Any]:
+    count = sampler.num_samples
+    if sampler.replacement:
+        return whole.resample(np.ones(size), n=count)
+    if count == size or not size:
+        return whole.shuffle()
+    return (
+        whole.shuffle().repeat(math.ceil(count / size)).take(count) if count > size else whole.shuffle().take(count)
+    )
+
+
+def _pinned(torch: Any, pipeline: Pipeline[Any], asked: _Asked) -> Pipeline[Any]:
+    """Batches in pinned memory where there is a device to copy them to; elsewhere pinning has no effect."""
+    if not asked.pinned or not importlib.import_module("torch").cuda.is_available():
+        return pipeline
+    return pipeline.map(torch._utils.pin_memory.pin_memory, on="thread", workers=1)
+
+
+# ---------------------------------------------------------------------- iterable datasets
+
+
+def _iterated(asked: _Asked) -> Pipeline[Any]:
+    if asked.on_error != "raise" or asked.timeout_s is not None:
+        raise PlanError(
+            "from_torch(on_error=, timeout_s=) are for reads of single samples, and "
+            f"{type(asked.dataset).__name__} is "
+            "iterated: an iterator that has raised cannot go on. Catch the exception in the dataset"
+        )
+    if asked.workers is None:
+        pipeline: Pipeline[Any] = Pipeline(DatasetStream(asked.dataset, asked.rng is not None))
+        return _batched(asked, pipeline)
+    parts = Parts(
+        asked.dataset, asked.workers, asked.worker_init_fn, asked.batch_size, asked.drop_last, asked.collate
+    )
+    read = ReadParts(
+        parts,
+        interleave=asked.workers,
+        rng=asked.rng or False,
+        name=type(asked.dataset).__name__,
+        **asked.placement,
+    )
+    return Pipeline(TorchParts(asked.dataset, asked.workers)).apply(read)

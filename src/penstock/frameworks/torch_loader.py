@@ -1,0 +1,99 @@
+"""A loader as code that expects torch's DataLoader wants to see it: `loader.torch()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.ops.op import Effect, Op
+from penstock.sources.source import Flow
+
+__all__ = ["TorchLoader"]
+
+
+class _Epochs:
+    """The sampler, as far as it is asked for: it is told the epoch."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration this epoch."""
+        self._loader.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+class TorchLoader:
+    """Iterates a penstock loader, with the attributes of a DataLoader. Each iteration is the next epoch.
+
+    It is no DataLoader: frameworks that take one apart, to put another sampler into it, leave an iterable alone.
+    """
+
+    #: what a DataLoader has, and what does not arise here: workers stay, and batches come from where they are
+    num_workers = 0
+    pin_memory = False
+    timeout = 0
+    prefetch_factor = None
+    persistent_workers = True
+    worker_init_fn = None
+    multiprocessing_context = None
+    generator = None
+
+    def __init__(self, loader: Any, flow: Flow) -> None:
+        self.loader = loader
+        self._batch = _batch_op(flow)
+        source = flow.source
+        #: the dataset of `from_torch` or `from_sequence`, or the source itself
+        self.dataset = getattr(source, "dataset", source)
+        self.sampler = _Epochs(loader)
+        self.batch_sampler = None
+
+    @property
+    def batch_size(self) -> int | None:
+        """The size of a batch, or None if samples come one by one or batches vary in size."""
+        return None if self._batch is None else self._batch.group_size()
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch that is short is left out."""
+        return bool(getattr(self._batch, "drop_last", False))
+
+    @property
+    def collate_fn(self) -> Any:
+        """What makes the batches, if it is a function of the user's or of torch."""
+        return getattr(self._batch, "collate", None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration this epoch."""
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands; see `Loader.state_dict`."""
+        state: dict[str, Any] = self.loader.state_dict()
+        return state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on where `state` was saved."""
+        self.loader.load_state_dict(state)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.loader)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __repr__(self) -> str:
+        return f"<TorchLoader of {self.loader!r}>"
+
+
+def _batch_op(flow: Flow) -> Op[Any, Any] | None:
+    """The op that makes the batches which are delivered."""
+    op: Op[Any, Any]
+    for op in reversed(flow.ops):
+        if op.effect is Effect.REGROUPS:
+            return op
+        if op.effect is Effect.EXPANDS:
+            return None
+    return None

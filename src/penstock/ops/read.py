@@ -1,0 +1,249 @@
+"""What `from_torch` runs: the reads of a map-style dataset, its collate function, and the parts of an iterable one.
+
+They differ from map, batch and flat_map in two things. Datasets of torch draw from the global generators of their
+process: in worker processes these are seeded for every sample, batch or part; in the calling thread they are put
+back afterwards; in other threads of the training process they are left alone, and draws are reported. And
+datasets ask `torch.utils.data.get_worker_info()` where they run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from penstock import system
+from penstock.generators import Private, capture, drawn_in_thread, drawn_since, kept
+from penstock.ops.batch import Batch
+from penstock.ops.flat_map import FlatMap
+from penstock.ops.map import Map
+from penstock.randomness import derive
+
+__all__ = ["Collate", "Fetch", "Parts", "Read", "ReadParts"]
+
+#: calls in a thread before which the global generators are looked at
+_LOOKED_AT = 8
+_WORD = 2**63 - 1
+
+
+class Fetch:
+    """A dataset as a function of a sample's number; of a list of numbers, if a batch sampler chooses them."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        workers: int | None = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        collate: Callable[[Any], Any] | None = None,
+        written: Any = None,
+    ) -> None:
+        self.dataset = dataset
+        self.workers = workers
+        self.worker_init_fn = worker_init_fn
+        #: for lists of numbers: makes a batch of their samples
+        self.collate = collate
+        #: messages name the file and line of this
+        self.__wrapped__ = (written or type(dataset)).__getitem__
+
+    def __call__(self, number: Any) -> Any:
+        return self.dataset[number] if self.collate is None else self.collate(self.several(number))
+
+    def several(self, numbers: Sequence[Any]) -> Sequence[Any]:
+        """The samples with these numbers, in one call where the dataset has one for that."""
+        at_once = getattr(self.dataset, "__getitems__", None)
+        if at_once is None:
+            return [self.dataset[number] for number in numbers]
+        samples: Sequence[Any] = at_once(list(numbers))
+        return samples
+
+    def enter(self) -> None:
+        """A worker is about to make its first call: in a process, say which one it is, as torch would."""
+        if not self.workers or not system.worker_name:
+            return
+        number = int(system.worker_name.rpartition(".")[2]) % self.workers
+        module = _worker_module()
+        module._worker_info = _worker_info(module, self.dataset, number, self.workers, number)
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(number)
+
+
+class _Drawing:
+    """A function that may draw from global generators, for one worker."""
+
+    def __init__(self, fn: Callable[[Any], Any], label: str) -> None:
+        self.fn = fn
+        self.label = label
+        #: calls in a thread that are still to be watched
+        self.left = _LOOKED_AT
+
+    def each(self, samples: list[Any], info: Any) -> list[Any]:
+        """``[fn(sample) for sample in samples]``, seeded where that is possible."""
+        fn = self.fn
+        out: list[Any]
+        if system.worker_name:
+            out = info.each(lambda sample, _: fn(sample), samples, info.seed_globals)
+        elif not info.own_thread:
+            with kept():
+                out = info.each(lambda sample, _: fn(sample), samples, info.seed_globals)
+        else:
+            out = info.each(self._watched if self.left else fn, samples)
+        return out
+
+    def _watched(self, sample: Any) -> Any:
+        if not self.left:
+            return self.fn(sample)
+        self.left -= 1
+        before = capture()
+        result = self.fn(sample)
+        if whose := drawn_since(before):
+            self.left = 0
+            warnings.warn(drawn_in_thread(self.label, whose), RuntimeWarning, stacklevel=2)
+        return result
+
+
+@dataclass(frozen=True)
+class Read(Map[Any, Any]):
+    """Replace every number by ``dataset[number]``."""
+
+    verb = "read"
+    reads = True
+    #: it may run in several threads: there, nothing is seeded
+    one_thread = False
+    random = False
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        return False
+
+    def bind(self) -> _Drawing:  # type: ignore[override]
+        self.fn.enter()
+        return _Drawing(self.fn, self.label)
+
+    def run(self, samples: list[Any], info: Any) -> list[Any]:
+        bound: _Drawing = info.bound
+        fetch: Any = bound.fn
+        if self.rng == "global":
+            return bound.each(samples, info)
+        if fetch.collate is None and hasattr(fetch.dataset, "__getitems__") and self.timeout_s is None:
+            try:
+                found = list(fetch.several(samples))
+                if len(found) == len(samples):
+                    return found
+            except Exception:
+                pass  # one by one, to find the sample
+        out: list[Any] = info.each(fetch, samples)
+        return out
+
+
+@dataclass(frozen=True)
+class Collate(Batch[Any]):
+    """`batch` by a collate function that may draw from global generators."""
+
+    def bind(self) -> _Drawing:
+        assert self.collate is not None
+        return _Drawing(self.collate, self.label)
+
+    def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
+        bound: _Drawing = info.bound
+        return bound.each(samples, info)
+
+
+class Parts:
+    """The parts of an iterable dataset, one for each worker, in batches, as torch's DataLoader makes them."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        workers: int,
+        worker_init_fn: Callable[[int], Any] | None,
+        batch_size: int | None,
+        drop_last: bool,
+        collate: Callable[[Any], Any],
+    ) -> None:
+        self.dataset = dataset
+        self.workers = workers
+        self.worker_init_fn = worker_init_fn
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+        self.collate = collate
+        self.__wrapped__ = type(dataset).__iter__
+
+    def __call__(self, part: int, epoch: int, seed: int) -> Iterator[Any]:
+        """The batches of one part; `get_worker_info()` says which, while they are made."""
+        inside = partial(_as_worker, self.dataset, part, self.workers, seed)
+        with inside():
+            if self.worker_init_fn is not None:
+                self.worker_init_fn(part)
+            if hasattr(self.dataset, "set_epoch"):
+                self.dataset.set_epoch(epoch)
+            records = iter(self.dataset)
+        while True:
+            with inside():
+                group = list(islice(records, self.batch_size or 1))
+                short = len(group) < (self.batch_size or 1)
+                if not group or (short and self.drop_last):
+                    return
+                batch = self.collate(group if self.batch_size is not None else group[0])
+            yield batch
+            if short:
+                return
+
+
+@dataclass(frozen=True)
+class ReadParts(FlatMap[int, Any]):
+    """Replace the number of each part by the batches of that part."""
+
+    verb = "read"
+    one_thread = False
+    random = False
+
+    def bind(self) -> Any:
+        return self.fn
+
+    def run(self, samples: list[Any], info: Any) -> list[Any]:
+        parts: Parts = info.bound
+
+        def opened(part: int) -> Iterator[Any]:
+            seed = derive("part", info.key.seed, info.key.op, info.epoch, part) & _WORD
+            batches = parts(part, info.epoch, seed)
+            return batches if self.rng != "global" else _seeded(batches, seed)
+
+        out: list[Any] = info.each(opened, samples)
+        return out
+
+
+def _seeded(batches: Iterator[Any], seed: int) -> Iterator[Any]:
+    """`batches`, made with random generators of their own, whatever else is made in between."""
+    private = Private(seed)
+    while True:
+        with private.in_place():
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+        yield batch
+
+
+def _worker_module() -> Any:
+    return importlib.import_module("torch.utils.data._utils.worker")
+
+
+def _worker_info(module: Any, dataset: Any, number: int, workers: int, seed: int) -> Any:
+    return module.WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=dataset)
+
+
+@contextmanager
+def _as_worker(dataset: Any, number: int, workers: int, seed: int) -> Iterator[None]:
+    """Inside the block, `torch.utils.data.get_worker_info()` says that this is worker `number`."""
+    module = _worker_module()
+    before = module._worker_info
+    module._worker_info = _worker_info(module, dataset, number, workers, seed)
+    try:
+        yield
+    finally:
+        module._worker_info = before

@@ -1,0 +1,51 @@
+"""Arguments of torch's DataLoader that penstock has under another name: a TypeError says which."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+__all__ = ["names_ours"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: arguments of DataLoader, and what to write instead
+_OURS = {
+    "dataset": "ps.from_sequence(dataset), or ps.from_torch(dataset)",
+    "batch_size": ".batch(n)",
+    "shuffle": ".shuffle()",
+    "sampler": ".shuffle(), .resample(weights) or indices=, or ps.from_torch(dataset, sampler=...)",
+    "batch_sampler": ".bucket(...), or ps.from_torch(dataset, batch_sampler=...)",
+    "num_workers": "loader(on='process', workers=n), or on='process', workers=n on the op that needs it",
+    "collate_fn": ".batch(n, collate=fn)",
+    "pin_memory": ".to('cuda'), which copies from pinned memory",
+    "pin_memory_device": ".to('cuda:1'), which copies from pinned memory",
+    "drop_last": ".batch(n, drop_last=True)",
+    "timeout": "loader(timeout_s=...)",
+    "worker_init_fn": "ps.per_worker(factory)",
+    "multiprocessing_context": "ps.Processes(n, start=...)",
+    "generator": "loader(seed=...)",
+    "prefetch_factor": ".prefetch(batches)",
+    "persistent_workers": "nothing: workers stay warm between epochs",
+    "in_order": "ordered=False on the op that may deliver in any order",
+}
+
+
+def names_ours(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`; called with an argument of DataLoader that it does not have, it says what ours is called."""
+    own = {one.name for one in inspect.signature(function).parameters.values()}
+    name = function.__name__
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for unknown in kwargs.keys() - own:
+            if unknown in _OURS:
+                raise TypeError(
+                    f"{name}() has no argument {unknown!r}, which torch's DataLoader has; write {_OURS[unknown]}"
+                )
+        return function(*args, **kwargs)
+
+    return call

@@ -1,0 +1,134 @@
+"""from_torch on worker processes: seeds, worker functions, parts of iterable datasets.
+
+Their workers import torch.
+"""
+
+import random
+
+import numpy as np
+import pytest
+
+import penstock as ps
+
+torch = pytest.importorskip("torch")
+data = pytest.importorskip("torch.utils.data")
+
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
+#: what its workers import, see `warm_processes`
+PRELOAD = ("torch", "torch.utils.data")
+
+
+class Noisy(data.Dataset):
+    """Draws from all three global generators."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        return index, random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+class WhoReads(data.Dataset):
+    """Which worker reads each sample, and what it was told before."""
+
+    told = None
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        info = data.get_worker_info()
+        return index, info.id, info.num_workers, info.dataset is self, WhoReads.told
+
+
+def tell(worker):
+    WhoReads.told = 100 + worker
+
+
+class Sharded(data.IterableDataset):
+    """Each worker reads every n-th number, as torch's documentation does it; some parts are longer than others."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        info = data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from range(first, self.n, step)
+
+
+class NoisyStream(Sharded):
+    def __iter__(self):
+        for number in super().__iter__():
+            yield number, random.random(), float(torch.rand(()))
+
+
+def add_noise(samples):
+    """A collate function that draws."""
+    return [sample[0] for sample in samples], random.random()
+
+
+def listed(loader):
+    return [[x.tolist() if isinstance(x, torch.Tensor) else x for x in batch] for batch in loader]
+
+
+def test_samples_are_seeded_and_do_not_depend_on_the_number_of_workers():
+    before = random.getstate()
+    runs = []
+    for workers in (1, 2):
+        loader = data.DataLoader(Noisy(), 5, shuffle=True, num_workers=workers)
+        with ps.from_torch(loader).loader(seed=4) as ours:
+            runs.append([listed(ours) for _ in range(2)])
+    with ps.from_torch(data.DataLoader(Noisy(), 5, shuffle=True)).loader(seed=4, inline=True) as ours:
+        runs.append([listed(ours) for _ in range(2)])
+    assert runs[0] == runs[1] == runs[2]
+    first, second = (sorted(zip(*epoch[0][:2], strict=True)) for epoch in runs[0])
+    assert first != second
+    with ps.from_torch(Noisy(), batch_size=5, shuffle=True, workers=2).loader(seed=5) as ours:
+        assert listed(ours) != runs[0][0]
+    assert random.getstate() == before
+
+
+def test_a_collate_function_that_draws_is_seeded_too():
+    runs = []
+    for workers in (1, 2):
+        with ps.from_torch(Noisy(), batch_size=2, collate_fn=add_noise, workers=workers).loader(seed=1) as loader:
+            runs.append(list(loader))
+    assert runs[0] == runs[1]
+    assert len({drawn for _, drawn in runs[0]}) == 12
+
+
+def test_workers_know_which_they_are_and_were_told_so_first():
+    with ps.from_torch(WhoReads(), workers=2, worker_init_fn=tell).loader() as loader:
+        found = list(loader)
+    assert [one[0] for one in found] == list(range(40))
+    assert {tuple(one[1:]) for one in found} <= {(worker, 2, True, 100 + worker) for worker in range(2)}
+    assert data.get_worker_info() is None
+    assert WhoReads.told is None
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few CPUs
+@pytest.mark.parametrize("options", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}])
+def test_parts_of_an_iterable_dataset_come_as_from_a_data_loader(options):
+    loader = data.DataLoader(Sharded(23), num_workers=3 if options.get("drop_last") else 2, **options)
+    theirs = [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader]
+    with ps.from_torch(loader).loader() as ours:
+        for _ in range(2):
+            assert [x.tolist() if isinstance(x, torch.Tensor) else x for x in ours] == theirs
+    with ps.from_torch(loader).loader(inline=True) as ours:
+        assert [x.tolist() if isinstance(x, torch.Tensor) else x for x in ours] == theirs
+    assert data.get_worker_info() is None
+
+
+def test_parts_of_an_iterable_dataset_that_draws_are_seeded_and_resumed():
+    pipeline = ps.from_torch(NoisyStream(21), batch_size=2, workers=2)
+    with pipeline.loader(seed=2) as loader:
+        batches = iter(loader)
+        first = listed([next(batches) for _ in range(4)])
+        state = loader.state_dict()
+        rest = listed(batches)
+    with pipeline.loader(seed=2, state=state) as loader:
+        assert listed(loader) == rest
+    with pipeline.loader(seed=2, inline=True) as loader:
+        assert listed(loader) == first + rest
