@@ -46,6 +46,9 @@ if _TYPE_CHECKING:
     from penstock.executors.processes import Processes
     from penstock.executors.threads import Threads
     from penstock.image.decode import decode_image
+    from penstock.measuring.compare import Comparison, compare
+    from penstock.measuring.measure import Measurement, measure
+    from penstock.measuring.watch import watch
     from penstock.ops.call import Retry
     from penstock.ops.functions import per_worker
     from penstock.pipeline import Pipeline
@@ -93,6 +96,9 @@ else:
             "penstock.executors.processes": ["Processes"],
             "penstock.executors.threads": ["Threads"],
             "penstock.image.decode": ["decode_image"],
+            "penstock.measuring.compare": ["Comparison", "compare"],
+            "penstock.measuring.measure": ["Measurement", "measure"],
+            "penstock.measuring.watch": ["watch"],
             "penstock.ops.call": ["Retry"],
             "penstock.ops.functions": ["per_worker"],
             "penstock.pipeline": ["Pipeline"],
@@ -110,11 +116,13 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "DecodeError",
     "Diagnosis",
     "ErrorRecord",
     "LengthUnknown",
     "Loader",
+    "Measurement",
     "MissingExtra",
     "PenstockError",
     "Pipeline",
@@ -131,6 +139,7 @@ __all__ = [
     "Threads",
     "TooManyErrors",
     "WorkerDied",
+    "compare",
     "concat",
     "decode_image",
     "edit_state",
@@ -153,9 +162,11 @@ __all__ = [
     "from_tfrecord",
     "image",
     "indices",
+    "measure",
     "merge_states",
     "mix",
     "ops",
     "per_worker",
+    "watch",
     "zip",
 ]

@@ -72,10 +72,12 @@ class Loader(Generic[T]):
         cpus: float | None = None,
         timeout_s: float | None = None,
         max_errors: float | None = None,
+        report_s: float | None = None,
         world: World | None = None,
     ) -> None:
         check_positive(timeout_s, "loader(timeout_s=)")
         check_positive(cpus, "loader(cpus=)")
+        check_positive(report_s, "loader(report_s=)")
         seed = any_number(seed, "loader(seed=)")
         epochs = None if epochs is None else whole_number(epochs, "loader(epochs=)", least=1)
         asked = Placement.of(on, workers, "loader()")
@@ -111,7 +113,7 @@ class Loader(Generic[T]):
         self._started: Run | None = None
         self._iteration: Iteration | None = None
         self._errors = ErrorLog(max_errors, self._deals)
-        self._observer = Observer(self._engine)
+        self._observer = Observer(self._engine, report_s)
         weakref.finalize(self, self._engine.finalizer()).atexit = False
         if state is not None:
             self.load_state_dict(state)
@@ -232,7 +234,7 @@ class Loader(Generic[T]):
                 counters.samples += count if type(places) is range else sum(map(weight, places))
                 counters.batches += count
                 if counters.startup_s is None:
-                    observer.first_came(self.stats())
+                    observer.first_came(self.stats(), places)
                 iteration.samples, iteration.count = samples, count
                 observer.in_hand = samples, places
                 if count:
@@ -437,7 +439,7 @@ class Loader(Generic[T]):
         About the whole run from the first batch on, or its last seconds. May be asked at any time, after
         `close` too.
         """
-        from penstock.core.parts import diagnosis
+        from penstock.core.reporting import diagnosis
 
         return diagnosis(self._engine.plan, self._observer, self.stats(), last_s)
 
