@@ -185,9 +185,9 @@ def test_two_that_stand_in_each_others_way_are_told():
 
 def test_a_slow_step_and_a_slow_loader_are_told_apart():
     slow, quick = NUMBERS.map(sleepy, workers=1).batch(8), NUMBERS.batch(8)
-    assert ps.compare(slow, lambda batch: None, 0.1).limiting == "loader"
+    found = ps.compare(slow, lambda batch: None, 0.1)
+    assert found.loader_per_s < found.step_per_s
     found = ps.compare(quick, lambda batch: time.sleep(0.02), 0.1)
-    assert found.limiting == "step"
     assert found.loader_per_s > found.step_per_s
     json.dumps(found.to_dict())
 

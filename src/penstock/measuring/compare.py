@@ -78,8 +78,8 @@ def compare(
     >>> import time
     >>> import penstock as ps
     >>> found = ps.compare(ps.fake(((4,), "float32")).batch(8), lambda batch: time.sleep(0.01), seconds=0.1)
-    >>> found.limiting
-    'step'
+    >>> found.step_per_s < found.loader_per_s
+    True
     """
     seconds = as_seconds(seconds, "compare(seconds=)")
     if not callable(step):

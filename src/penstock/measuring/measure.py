@@ -25,8 +25,6 @@ __all__ = ["Measurement", "measure"]
 
 #: one batch in so many is weighed
 _WEIGH = 16
-#: how often the memory of all processes is looked at
-_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Measurement:
     first_batch_s: float
     #: cores that this process and its workers kept busy, on average
     cores: float
-    #: the most memory that this process and its workers took; None where the system does not tell
+    #: the memory of this process and its workers at the end; None where the system does not tell
     rss_bytes: int | None
     samples: int
     batches: int
@@ -124,10 +122,8 @@ class _Seen:
         self._most = most
         self._bar = bar
         self._began: float | None = None
-        self._look_at = 0.0
         self.batches = self.weighed = 0
         self.nbytes = 0
-        self.peak_bytes: int | None = None
 
     def take(self, batch: Any) -> bool:
         """Count one more; whether there is time for another."""
@@ -139,14 +135,8 @@ class _Seen:
             self.nbytes += nbytes(batch)
             self.weighed += 1
         self.batches += 1
-        last = passed >= self._seconds or self.batches >= self._most
-        if last or now >= self._look_at:
-            self._look_at = now + _LOOK_S
-            found = memory_bytes()
-            if found is not None:
-                self.peak_bytes = max(found, self.peak_bytes or 0)
         self._bar.show(max(passed / self._seconds, self.batches / self._most), self.batches, passed)
-        return not last
+        return passed < self._seconds and self.batches < self._most
 
 
 def _measurement(stats: dict[str, float], diagnosis: Diagnosis, seen: _Seen) -> Measurement:
@@ -159,7 +149,7 @@ def _measurement(stats: dict[str, float], diagnosis: Diagnosis, seen: _Seen) -> 
         bytes_per_s=batches_per_s * seen.nbytes / max(seen.weighed, 1),
         first_batch_s=stats["startup_s"],
         cores=stats["cpu_s"] / running_s if running_s else 0.0,
-        rss_bytes=seen.peak_bytes,
+        rss_bytes=memory_bytes(),
         samples=int(stats["samples"]),
         batches=seen.batches,
         seconds=running_s,

@@ -56,7 +56,7 @@ class Waits:
         fed = per_second((self.batches - 1) / self.step_s if self.step_s else inf, " batches")
         told = [
             f"The loop waited {percent(self.wait_share)} of its time for data: {self.wait_s:.3g} s of {total:.3g} s"
-            f", {self.wait_s / (self.batches - 1) * 1000:.3g} ms per batch, the longest wait {self.longest_s:.3g} s."
+            f", {self.wait_s / (self.batches - 1) * 1000:.3g} ms per batch, the longest {self.longest_s:.3g} s."
         ]
         if self.wait_share < _FED:
             told.append("The training step limits, so a faster loader would change next to nothing.")
