@@ -75,9 +75,8 @@ class Loader(Generic[T]):
         report_s: float | None = None,
         world: World | None = None,
     ) -> None:
-        check_positive(timeout_s, "loader(timeout_s=)")
-        check_positive(cpus, "loader(cpus=)")
-        check_positive(report_s, "loader(report_s=)")
+        for given, name in ((timeout_s, "timeout_s"), (cpus, "cpus"), (report_s, "report_s")):
+            check_positive(given, f"loader({name}=)")
         seed = any_number(seed, "loader(seed=)")
         epochs = None if epochs is None else whole_number(epochs, "loader(epochs=)", least=1)
         asked = Placement.of(on, workers, "loader()")
@@ -436,8 +435,7 @@ class Loader(Generic[T]):
     def diagnose(self, last_s: float | None = None) -> Diagnosis:
         """What limits the run, and what one change would bring; print it for a report.
 
-        About the whole run from the first batch on, or its last seconds. May be asked at any time, after
-        `close` too.
+        About the whole run from the first batch on, or its last seconds. May be asked at any time, after `close` too.
         """
         from penstock.core.reporting import diagnosis
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from penstock.checks import seconds as as_seconds
+from penstock.checks import check_positive
 from penstock.errors import PlanError
 from penstock.measuring.bar import Bar
 from penstock.measuring.measure import measure
@@ -81,7 +81,7 @@ def compare(
     >>> found.step_per_s < found.loader_per_s
     True
     """
-    seconds = as_seconds(seconds, "compare(seconds=)")
+    check_positive(seconds, "compare(seconds=)")
     if not callable(step):
         raise PlanError(f"compare() takes a function that is called with each batch, got {type(step).__name__}")
     alone = measure(pipeline, seconds, progress=progress, **loader_options)

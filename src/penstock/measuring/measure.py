@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
-from penstock.checks import seconds as as_seconds
-from penstock.checks import whole_number
+from penstock.checks import check_positive, whole_number
 from penstock.machine import memory_bytes
 from penstock.measuring.bar import Bar
 from penstock.stats.report import Diagnosis, StageDiagnosis, per_second, table
@@ -96,7 +95,7 @@ def measure(
     >>> found.batches, found.samples, round(found.bytes_per_s / found.samples_per_s)
     (20, 200, 32)
     """
-    seconds = as_seconds(seconds, "measure(seconds=)")
+    check_positive(seconds, "measure(seconds=)")
     most = 2**62 if steps is None else whole_number(steps, "measure(steps=)", least=1)
     bar = Bar("measuring", progress)
     with pipeline.loader(**loader_options) as loader:
