@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent / "src" / "penstock"
 
 #: lowest first; a name stands for the module and, if it is a package, for all in it that has no line of its own
 LAYERS = [
-    ["errors", "interrupts", "lazy", "system"],
+    ["errors", "interrupts", "lazy", "machine", "system"],
     # how a process is started, and how it ends
     ["executors.newborn"],
     ["executors.ending", "executors.servers"],
@@ -58,7 +58,7 @@ LAYERS = [
     ["writers"],
     ["runnable"],
     ["pipeline"],
-    ["construct", "readers", "evaluation", "frameworks"],
+    ["construct", "readers", "evaluation", "frameworks", "measuring"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],
@@ -68,7 +68,7 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*", "devices.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
-SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "frameworks"}
+SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "frameworks", "measuring"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
@@ -82,7 +82,7 @@ LATE = {
     "program.desk": {"memory.segment"},
     "program.calls": {"generators"},
     "core.setup": {"executors.processes"},
-    "core.loader": {"core.parts"},
+    "core.loader": {"core.reporting"},
 }
 
 

@@ -38,7 +38,7 @@ OPS = {
     "prefetch": ops.Prefetch,
     "to": ops.To,
 }
-OTHER_METHODS = {"apply", "explain", "fingerprint", "loader", "ops", "peek", "source", "split", "write"}
+OTHER_METHODS = {"apply", "constant", "explain", "fingerprint", "loader", "ops", "peek", "source", "split", "write"}
 
 
 def public_names(module):

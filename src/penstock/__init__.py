@@ -47,6 +47,9 @@ if _TYPE_CHECKING:
     from penstock.executors.threads import Threads
     from penstock.frameworks.torch_data import from_torch
     from penstock.image.decode import decode_image
+    from penstock.measuring.compare import Comparison, compare
+    from penstock.measuring.measure import Measurement, measure
+    from penstock.measuring.watch import watch
     from penstock.ops.call import Retry
     from penstock.ops.functions import per_worker
     from penstock.pipeline import Pipeline
@@ -95,6 +98,9 @@ else:
             "penstock.executors.threads": ["Threads"],
             "penstock.frameworks.torch_data": ["from_torch"],
             "penstock.image.decode": ["decode_image"],
+            "penstock.measuring.compare": ["Comparison", "compare"],
+            "penstock.measuring.measure": ["Measurement", "measure"],
+            "penstock.measuring.watch": ["watch"],
             "penstock.ops.call": ["Retry"],
             "penstock.ops.functions": ["per_worker"],
             "penstock.pipeline": ["Pipeline"],
@@ -112,11 +118,13 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Comparison",
     "DecodeError",
     "Diagnosis",
     "ErrorRecord",
     "LengthUnknown",
     "Loader",
+    "Measurement",
     "MissingExtra",
     "PenstockError",
     "Pipeline",
@@ -133,6 +141,7 @@ __all__ = [
     "Threads",
     "TooManyErrors",
     "WorkerDied",
+    "compare",
     "concat",
     "decode_image",
     "edit_state",
@@ -156,9 +165,11 @@ __all__ = [
     "from_torch",
     "image",
     "indices",
+    "measure",
     "merge_states",
     "mix",
     "ops",
     "per_worker",
+    "watch",
     "zip",
 ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from penstock.errors import OnError, PlanError
+from penstock.errors import LengthUnknown, OnError, PlanError
 from penstock.executors.executor import Pool
 from penstock.ops import (
     Batch,
@@ -34,7 +35,8 @@ from penstock.ops.op import Op
 from penstock.plan.explain import Explanation
 from penstock.ported import names_ours
 from penstock.program.folder_cache import check_single_samples, folder_note
-from penstock.runnable import Runnable, Workers
+from penstock.runnable import Runnable, Workers, first_of
+from penstock.sources.constant import ConstantSource
 from penstock.sources.subset import split_source
 
 if TYPE_CHECKING:
@@ -449,6 +451,23 @@ class Pipeline(Runnable[T]):
         ([1, 9, 16, 25, 36, 49, 64, 81], [0, 4])
         """
         return [Pipeline(part, self._ops) for part in split_source(self._source, fractions, seed, labels)]
+
+    def constant(self) -> Pipeline[T]:
+        """The first sample or batch of this pipeline, for ever: what the training step can take at most.
+
+        An epoch is as long as it would be, where that is known, and endless otherwise. The one batch is made when
+        it is first read. It is the same object every time, and its arrays are read-only.
+
+        >>> import penstock as ps
+        >>> [batch.tolist() for batch in ps.from_sequence(range(6)).shuffle().batch(2).constant()]
+        [[3, 4], [3, 4], [3, 4]]
+        """
+        try:
+            count = len(self)
+        except LengthUnknown:
+            count = 0
+        kept: Pipeline[Any] = Pipeline(ConstantSource(partial(first_of, self), repr(self), count or 1))
+        return kept if count else kept.repeat()
 
     def explain(self) -> Explanation:
         explained = super().explain()

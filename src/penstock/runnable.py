@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.writers.write import Written
 
-__all__ = ["Runnable", "Workers"]
+__all__ = ["Runnable", "Workers", "first_of"]
 
 T = TypeVar("T", covariant=True)
 
@@ -73,6 +73,7 @@ class Runnable(Generic[T]):
         cpus: float | None = None,
         timeout_s: float | None = None,
         max_errors: float | None = None,
+        report_s: float | None = None,
     ) -> Loader[T]:
         """A loader that runs this pipeline, epoch after epoch.
 
@@ -85,7 +86,8 @@ class Runnable(Generic[T]):
         ``memory="2GB"`` bounds the bytes of all samples on their way. ``cpus=4`` is the CPU time per second
         that stages with ``workers="auto"`` may use in all. A batch that does not come within
         ``timeout_s`` raises ``ps.StageTimeout``. ``max_errors`` (a count, or a share below 1) ends a run
-        with too many failing samples.
+        with too many failing samples. ``report_s=60`` logs a line (`logging`, "penstock") after every 60 s in which
+        the training loop has waited for data.
         """
         return Loader(
             self,
@@ -100,6 +102,7 @@ class Runnable(Generic[T]):
             cpus=cpus,
             timeout_s=timeout_s,
             max_errors=max_errors,
+            report_s=report_s,
         )
 
     def __iter__(self) -> Iterator[T]:
@@ -223,6 +226,14 @@ class Runnable(Generic[T]):
     def __repr__(self) -> str:
         written = [op.label for op in self._ops if not op.implied]
         return ".".join([self._source.label, *written])
+
+
+def first_of(pipeline: Runnable[T]) -> T:
+    """The first sample or batch of an epoch."""
+    found = pipeline.peek(1)
+    if not found:
+        raise PlanError(f"{pipeline!r} delivers nothing, so there is no first batch to serve again")
+    return found[0]  # type: ignore[no-any-return]
 
 
 def _chance(flow: Flow) -> str:

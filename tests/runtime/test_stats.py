@@ -274,3 +274,11 @@ def test_what_was_read_and_not_handed_over_is_not_counted_when_an_epoch_is_left(
         del kept
         assert loader.stats()["samples"] == 5
     assert loader.stats()["samples"] == loader.stats()["batches"] == 5
+
+
+def test_a_diagnosis_counts_what_came_after_the_first_batch():
+    # Ready before it is read, so that the first chunk has several batches.
+    with ps.from_sequence(range(40)).batch(4).loader() as loader:
+        assert len(list(loader)) == 10
+        assert loader.diagnose().samples == 36
+        assert loader.stats()["samples"] == 40

@@ -73,10 +73,11 @@ class Loader(Adapters[T]):
         cpus: float | None = None,
         timeout_s: float | None = None,
         max_errors: float | None = None,
+        report_s: float | None = None,
         world: World | None = None,
     ) -> None:
-        check_positive(timeout_s, "loader(timeout_s=)")
-        check_positive(cpus, "loader(cpus=)")
+        for given, name in ((timeout_s, "timeout_s"), (cpus, "cpus"), (report_s, "report_s")):
+            check_positive(given, f"loader({name}=)")
         seed = any_number(seed, "loader(seed=)")
         epochs = None if epochs is None else whole_number(epochs, "loader(epochs=)", least=1)
         asked = Placement.of(on, workers, "loader()")
@@ -112,7 +113,7 @@ class Loader(Adapters[T]):
         self._started: Run | None = None
         self._iteration: Iteration | None = None
         self._errors = ErrorLog(max_errors, self._deals)
-        self._observer = Observer(self._engine)
+        self._observer = Observer(self._engine, report_s)
         weakref.finalize(self, self._engine.finalizer()).atexit = False
         if state is not None:
             self.load_state_dict(state)
@@ -233,7 +234,7 @@ class Loader(Adapters[T]):
                 counters.samples += count if type(places) is range else sum(map(weight, places))
                 counters.batches += count
                 if counters.startup_s is None:
-                    observer.first_came(self.stats())
+                    observer.first_came(self.stats(), places)
                 iteration.samples, iteration.count = samples, count
                 observer.in_hand = samples, places
                 if count:
@@ -435,10 +436,9 @@ class Loader(Adapters[T]):
     def diagnose(self, last_s: float | None = None) -> Diagnosis:
         """What limits the run, and what one change would bring; print it for a report.
 
-        About the whole run from the first batch on, or its last seconds. May be asked at any time, after
-        `close` too.
+        About the whole run from the first batch on, or its last seconds. May be asked at any time, after `close` too.
         """
-        from penstock.core.parts import diagnosis
+        from penstock.core.reporting import diagnosis
 
         return diagnosis(self._engine.plan, self._observer, self.stats(), last_s)
 

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from penstock.core.workers import LOCK
+from penstock.lazy import named
 from penstock.provenance import Place, weight
 from penstock.stats.history import History, Snapshot
 from penstock.stats.lock import LOCK_PROBE
@@ -25,8 +26,11 @@ _LOOK_S = 0.02
 class Observer:
     """Counts for one loader."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, report_s: float | None = None) -> None:
         self._engine = engine
+        #: how often a line is logged while the loop waits, and when the next is due
+        self._report_s = math.inf if report_s is None else report_s
+        self._report_due = math.inf
         self._counters = engine.counters
         self._history = History()
         self._clock = Clock(self._counters, running=False)
@@ -51,11 +55,18 @@ class Observer:
         now = self._clock.now
         if now >= self._history.due:
             self._history.add(Snapshot(now, stats()))
+        if now >= self._report_due:
+            self._report_due = now + self._report_s
+            named("penstock.core.reporting:report")(self._engine.plan, *self.period(stats(), self._report_s))
         self.due = now + _LOOK_S
 
-    def first_came(self, stats: Mapping[str, float]) -> None:
-        """The first batch has come. The run begins with nothing counted in it; a diagnosis looks back to here."""
-        self._history.add(Snapshot(perf_counter(), stats))
+    def first_came(self, stats: Mapping[str, float], places: Sequence[Place]) -> None:
+        """The first batch has come, with others in one chunk: a diagnosis begins here."""
+        others = places[1:]
+        samples, batches = stats["samples"] - sum(map(weight, others)), stats["batches"] - len(others)
+        self._history = History()
+        self._history.add(Snapshot(perf_counter(), {**stats, "samples": samples, "batches": batches}))
+        self._report_due = perf_counter() + self._report_s
         self._clock.tick()
         self._counters.first_came()
 

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.core.observer import Observer
-from penstock.errors import PlanError
-from penstock.executors.executor import worker_count
 from penstock.plan.plan import Joined, Plan, Stage, Streamed
-from penstock.stats.diagnose import Part, diagnose
-from penstock.stats.report import Diagnosis
+from penstock.stats.diagnose import Part
 
-__all__ = ["diagnosis", "parts_of"]
-
-
-def diagnosis(plan: Plan, observer: Observer, stats: dict[str, float], last_s: float | None) -> Diagnosis:
-    """What `Loader.diagnose` says: about the whole run, or its last seconds."""
-    if last_s is not None and (isinstance(last_s, (bool, str)) or not last_s > 0):
-        raise PlanError(f"diagnose(last_s=) takes a positive number of seconds, got {last_s!r}")
-    before, now = observer.period(stats, last_s)
-    return diagnose(parts_of(plan), before, now, worker_count("auto"))
+__all__ = ["parts_of"]
 
 
 def parts_of(plan: Plan) -> list[Part]:

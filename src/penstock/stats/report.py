@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-__all__ = ["Diagnosis", "StageDiagnosis", "per_second", "percent", "times"]
+__all__ = ["Diagnosis", "StageDiagnosis", "per_second", "percent", "table", "times"]
 
 #: counters of less say little
 _SHORT_S = 0.5
@@ -57,7 +57,7 @@ class Diagnosis:
         return _finite(found)
 
     def __str__(self) -> str:
-        return "\n".join([self.advice, "", *_table(self), "", _summary(self)])
+        return "\n".join([self.advice, "", *table(self), "", _summary(self)])
 
 
 def percent(share: float) -> str:
@@ -65,9 +65,9 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
-def per_second(rate: float) -> str:
-    """A rate in words: ``41.5/s``."""
-    return "any" if rate == inf else f"{rate:.3g}/s" if rate < 1000 else f"{rate:.0f}/s"
+def per_second(rate: float, what: str = "") -> str:
+    """A rate in words: ``41.5/s``, or ``41.5 samples/s``."""
+    return f"any{what}" if rate == inf else f"{rate:.3g}{what}/s" if rate < 1000 else f"{rate:.0f}{what}/s"
 
 
 def times(number: float) -> str:
@@ -79,7 +79,8 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value == inf else value for key, value in values.items()}
 
 
-def _table(diagnosis: Diagnosis) -> list[str]:
+def table(diagnosis: Diagnosis) -> list[str]:
+    """A line for each stage and one for the training loop: how each spent its time, and what it could do."""
     rows: list[tuple[str, ...]] = [("", "workers", "working", "waits for input", "for room", "could do")]
     for stage in diagnosis.stages:
         shares = [percent(share) for share in (stage.working, stage.waiting_input, stage.waiting_room)]

@@ -1,0 +1,48 @@
+"""From the counters of a loader to its diagnosis, and to the line of ``loader(report_s=)``.
+
+Imported when one is asked for: most runs never are.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.core.observer import Observer
+from penstock.core.parts import parts_of
+from penstock.errors import PlanError
+from penstock.executors.executor import usable_cpus
+from penstock.plan.plan import Plan
+from penstock.stats.diagnose import diagnose
+from penstock.stats.history import Snapshot
+from penstock.stats.report import Diagnosis, percent
+
+__all__ = ["diagnosed", "diagnosis", "report"]
+
+#: a loop that waits less is not worth a line
+_WORTH_A_LINE = 0.05
+
+
+def diagnosis(plan: Plan, observer: Observer, stats: dict[str, float], last_s: float | None) -> Diagnosis:
+    """What `Loader.diagnose` says: about the whole run, or its last seconds."""
+    if last_s is not None and (isinstance(last_s, (bool, str)) or not last_s > 0):
+        raise PlanError(f"diagnose(last_s=) takes a positive number of seconds, got {last_s!r}")
+    return diagnosed(plan, *observer.period(stats, last_s))
+
+
+def diagnosed(plan: Plan, before: Snapshot, now: Snapshot) -> Diagnosis:
+    """What limited a loader between two snapshots of its counters."""
+    return diagnose(parts_of(plan), before, now, usable_cpus())
+
+
+def report(plan: Plan, before: Snapshot, now: Snapshot) -> None:
+    """Log one line if the training loop has waited."""
+    found = diagnosed(plan, before, now)
+    if found.wait_share >= _WORTH_A_LINE:
+        logging.getLogger("penstock").warning(
+            "epoch %d, batch %d: the training loop waited %s of the last %.3g s for data. %s",
+            now.stats["epoch"],
+            now.stats["batches"],
+            percent(found.wait_share),
+            found.seconds,
+            found.advice,
+        )

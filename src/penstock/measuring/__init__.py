@@ -1,0 +1,1 @@
+"""How fast a pipeline, a training step, or any other loader is."""
