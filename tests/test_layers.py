@@ -82,7 +82,7 @@ LATE = {
     "program.desk": {"memory.segment"},
     "program.calls": {"generators"},
     "core.setup": {"executors.processes"},
-    "core.loader": {"core.reporting"},
+    "core.views": {"core.reporting"},
 }
 
 

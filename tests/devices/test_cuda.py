@@ -42,7 +42,7 @@ def test_steps_see_their_batches_though_the_device_lags_behind(fake):
 
 def test_pinned_memory_is_used_again_and_only_after_its_copy(fake):
     seen = []
-    with numbers(400).to("cuda", depth=3).loader() as loader:
+    with numbers(400).to("cuda", depth=3).loader(epochs=1) as loader:  # so that no other epoch is begun
         for batch in loader:
             step_on(fake, batch, seen)
         stats = loader.stats()

@@ -19,32 +19,30 @@ from penstock.core.iteration import Counted, Iteration, Left, ReadBy
 from penstock.core.observer import Observer
 from penstock.core.redo import Start
 from penstock.core.saving import Saving
+from penstock.core.views import Views
 from penstock.core.workers import nested
 from penstock.errors import LengthUnknown, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool
 from penstock.lazy import named
-from penstock.plan.explain import Explanation
 from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options
 from penstock.plan.staging import Staging
 from penstock.plan.world import World, dealt, portion_of, world_now
-from penstock.program.chunk import CountVaried, ErrorRecord
+from penstock.program.chunk import CountVaried
 from penstock.provenance import weight
 from penstock.resume.schema import Edge
 from penstock.sources.source import Flow
 
 if TYPE_CHECKING:
-    from penstock.stats.report import Diagnosis
+    pass
 
 __all__ = ["Loader"]
 
 T = TypeVar("T", covariant=True)
 
-_ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
 
-
-class Loader(Adapters[T]):
+class Loader(Views, Adapters[T]):
     """Runs a pipeline for a training loop. Made by ``pipeline.loader(...)``.
 
     Iterating it is one epoch. Workers start once and stay warm between epochs; use it as a
@@ -428,31 +426,6 @@ class Loader(Adapters[T]):
     def __len__(self) -> int:
         """Batches per epoch."""
         return known_length(self._flow)
-
-    def stats(self) -> dict[str, float]:
-        """Counters as a flat dict of numbers; see the page on stats for their names."""
-        return self._observer.stats(self._epoch, self._errors.count)
-
-    def diagnose(self, last_s: float | None = None) -> Diagnosis:
-        """What limits the run, and what one change would bring; print it for a report.
-
-        About the whole run from the first batch on, or its last seconds. May be asked at any time, after `close` too.
-        """
-        from penstock.core.reporting import diagnosis
-
-        return diagnosis(self._engine.plan, self._observer, self.stats(), last_s)
-
-    def explain(self) -> Explanation:
-        """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
-
-        Once its worker processes have started, it also says what of them could not be shared.
-        """
-        notes = tuple(self._engine.notes())
-        return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
-
-    def errors(self) -> list[ErrorRecord]:
-        """The samples that were left out or ended the run, oldest first (the last 10 000)."""
-        return list(self._errors.records)
 
     # ------------------------------------------------------------------ ending
 
