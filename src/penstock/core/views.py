@@ -43,8 +43,8 @@ class Views:
     def explain(self) -> Explanation:
         """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
 
-        Once its worker processes have started, it also says what of them could not be shared. Where the pipeline has
-        ``workers="auto"``, it says which numbers were found.
+        Once its worker processes have started, it also says what of them could not be shared; and, for
+        ``workers="auto"``, which numbers were found.
         """
         notes = tuple(self._engine.notes())
         return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
