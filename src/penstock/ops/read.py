@@ -8,6 +8,7 @@ datasets ask `torch.utils.data.get_worker_info()` where they run.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -175,13 +176,15 @@ class Parts:
 
     def __call__(self, part: int, epoch: int, seed: int) -> Iterator[Any]:
         """The batches of one part; `get_worker_info()` says which, while they are made."""
-        inside = partial(_as_worker, self.dataset, part, self.workers, seed)
+        # A worker of torch has a dataset of its own, and its function may cut that down to its part.
+        dataset = self.dataset if self.worker_init_fn is None else copy.copy(self.dataset)
+        inside = partial(_as_worker, dataset, part, self.workers, seed)
         with inside():
             if self.worker_init_fn is not None:
                 self.worker_init_fn(part)
-            if hasattr(self.dataset, "set_epoch"):
-                self.dataset.set_epoch(epoch)
-            records = iter(self.dataset)
+            if hasattr(dataset, "set_epoch"):
+                dataset.set_epoch(epoch)
+            records = iter(dataset)
         while True:
             with inside():
                 group = list(islice(records, self.batch_size or 1))
