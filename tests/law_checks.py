@@ -195,8 +195,8 @@ class Case:
 
     def build(self, salt: Any = 0, failing: bool = True, **rank: int) -> Any:
         # What failed in other runs and not in this one must not be found in a cache.
-        folder = os.path.join(self.folder, "repeating" if salt == 0 else "changing") if failing else self.folder
-        return Build(salt, failing, folder=folder, **rank)(self.design)
+        kind = "none" if not failing else "repeating" if salt == 0 else "changing"
+        return Build(salt, failing, folder=self.folder and os.path.join(self.folder, kind), **rank)(self.design)
 
     def run(self, layout: dict[str, Any] | None = None, *, salt: Any = 0, failing: bool = True, **more: Any) -> Ran:
         return run(self.build(salt, failing), layout or self.layout(), epochs=self.epochs, **more)

@@ -11,8 +11,10 @@ from tests.helpers import BACKGROUND, FOUR, INLINE, TWO_PROCESSES, few_layouts, 
 
 import penstock as ps
 from penstock import ops
+from penstock.ops.op import Key
 from penstock.ops.residents import Measured
 from penstock.ops.rows import OPEN_ROWS
+from penstock.provenance import Piece
 from penstock.testing import Layout, check_op
 
 #: lengths that come in no order, some longer than the rows below
@@ -395,3 +397,10 @@ def test_it_is_a_value():
     assert pickle.loads(pickle.dumps(one.ops)) == one.ops
     assert "length=4" in repr(one.ops[-1])
     assert dataclasses.replace(one.ops[-1], length=5).length == 5
+
+
+def test_a_document_that_comes_back_shorter_after_a_resume_is_cut_as_it_then_is():
+    joint = ops.Pack(3, key="ids").joint(Key(0, ""), 0, {})
+    ((tokens, eos_follows),) = joint.remake([Piece(0, 3, 6)], [Measured(4, np.arange(4))])
+    assert (tokens.tolist(), eos_follows) == ([3], False)
+    assert joint.remake([Piece(0, 6, 9)], [Measured(4, np.arange(4))]) is ops.LOST

@@ -73,8 +73,10 @@ class _Rows(Keeping):
         for one, sample in zip(place, samples, strict=True):
             if sample is not LOST:
                 start, stop = (one.start, one.stop) if type(one) is Piece else (0, sample.measure)
-                left -= stop - start
-                pieces.append(_Slice(Resident(-1, one, *sample), start, stop).piece)
+                stop = min(stop, sample.measure)
+                if start < stop:
+                    left -= stop - start
+                    pieces.append(_Slice(Resident(-1, one, *sample), start, stop).piece)
         if left < 0:
             raise StateMismatch("a row of pack() that is owed is longer than a row")
         return pieces or LOST
