@@ -195,7 +195,7 @@ def walk(folder: str, pattern: str) -> Iterator[bytes]:
         raise PlanError(
             f"{folder!r} is not a folder"
             if there
-            else f"{folder!r}: no such folder; check the spelling and the working directory, {os.getcwd()}"
+            else f"{folder!r}: no such folder; check the spelling and the working directory"
         )
     parts = tuple(pattern.split("/"))
     here = os.stat(folder)
