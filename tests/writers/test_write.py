@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import nursery
 from tests.cases import for_each
 
 import penstock as ps
@@ -327,6 +328,31 @@ def test_keys_that_could_not_be_read_back_are_refused(tmp_path, keys, words):
     samples = [{"__key__": key, "n": 1} if key is not None else {"n": 1} for key in keys]
     with pytest.raises(NotCarried, match=words):
         ps.from_sequence(samples).write(tmp_path / "t", overwrite=True)
+
+
+FULL = """
+import resource, sys
+import numpy as np
+import penstock as ps
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+random = np.random.default_rng(0).bytes
+data = ps.from_sequence(range(100)).map(lambda n: {"x": random(1000 if n < 20 else 50_000)})
+data.write(sys.argv[1], format=sys.argv[2], shard_size=10)
+"""
+
+
+@for_each("format", ["tar", "parquet", "jsonl"])
+def test_a_disk_without_room_is_named_and_nothing_unfinished_stays(tmp_path, format):
+    folder = tmp_path / format
+    done = nursery.run(FULL, folder, format)
+    assert done.returncode == 1
+    assert "File too large" in done.stderr
+    assert f"while writing to '{folder}'; make room and call write() again" in done.stderr
+    assert done.stderr.count("Traceback") == 1
+    left = {path.name for path in folder.iterdir()} - {".penstock-write.json"}
+    assert len(left) == 2
+    assert not any(name.startswith(".") for name in left)
 
 
 def test_two_processes_do_not_write_to_one_folder(tmp_path):

@@ -191,7 +191,12 @@ def walk(folder: str, pattern: str) -> Iterator[bytes]:
     that reading it says so. What is neither a file nor a folder is left out.
     """
     if not os.path.isdir(folder):
-        raise PlanError(f"{folder!r} is not a folder" if os.path.lexists(folder) else f"{folder!r}: no such folder")
+        there = os.path.lexists(folder)
+        raise PlanError(
+            f"{folder!r} is not a folder"
+            if there
+            else f"{folder!r}: no such folder; check the spelling and the working directory"
+        )
     parts = tuple(pattern.split("/"))
     here = os.stat(folder)
     step = _Step(parts)

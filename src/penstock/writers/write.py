@@ -7,6 +7,7 @@ a run that nothing disturbed. Two processes never write to one folder at the sam
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from penstock.core.budget import parse_bytes
 from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.lazy import named
+from penstock.program.failure import take_note
 from penstock.writers.progress import Progress
 from penstock.writers.writer import State, Writer
 
@@ -70,6 +72,10 @@ class _Size:
         return samples >= self.samples if self.samples is not None else size >= (self.bytes or 0)
 
 
+#: a disk, a quota or a limit on the size of files is exhausted
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 def write(
     pipeline: Runnable,
     path: str | os.PathLike[str],
@@ -91,6 +97,10 @@ def write(
             if overwrite:
                 writer.clear()
             return _Run(pipeline, writer, size, seed, str(shard_size), loader).run(progress)
+    except OSError as exc:
+        if exc.errno in _NO_ROOM:
+            take_note(exc, f"while writing to {folder!r}; make room and call write() again: it goes on from there")
+        raise
     finally:
         writer.abort()
 

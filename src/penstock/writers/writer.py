@@ -127,9 +127,10 @@ class FileWriter(Writer):
         durable(os.path.join(self.folder, STATE), json.dumps({**state, "memo": self.memo}).encode())
 
     def abort(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # a full disk has no room for what is buffered, either
+                file.close()
             with suppress(OSError):
                 os.unlink(self._temporary)
 
