@@ -19,12 +19,12 @@ from penstock.core.iteration import Counted, Iteration, Left, ReadBy
 from penstock.core.observer import Observer
 from penstock.core.redo import Start
 from penstock.core.saving import Saving
+from penstock.core.views import Views
 from penstock.core.workers import nested
 from penstock.errors import LengthUnknown, PlanError, StateMismatch
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool
 from penstock.lazy import named
-from penstock.plan.explain import Explanation
 from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options
 from penstock.plan.staging import Staging
@@ -41,10 +41,8 @@ __all__ = ["Loader"]
 
 T = TypeVar("T", covariant=True)
 
-_ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
 
-
-class Loader(Adapters[T]):
+class Loader(Adapters[T], Views):
     """Runs a pipeline for a training loop. Made by ``pipeline.loader(...)``.
 
     Iterating it is one epoch. Workers start once and stay warm between epochs; use it as a
@@ -436,19 +434,11 @@ class Loader(Adapters[T]):
     def diagnose(self, last_s: float | None = None) -> Diagnosis:
         """What limits the run, and what one change would bring; print it for a report.
 
-        About the whole run from the first batch on, or its last seconds. May be asked at any time, after `close` too.
+        About the whole run from the first batch on, or its last seconds. Ask at any time, after `close` too.
         """
         from penstock.core.reporting import diagnosis
 
         return diagnosis(self._engine.plan, self._observer, self.stats(), last_s)
-
-    def explain(self) -> Explanation:
-        """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
-
-        Once its worker processes have started, it also says what of them could not be shared.
-        """
-        notes = tuple(self._engine.notes())
-        return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
 
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""

@@ -1,0 +1,94 @@
+"""What a `Loader` shows of itself while it runs, besides its counters: its plan, and traces."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import IO, Any, cast
+
+from penstock.checks import whole_number
+from penstock.core.witness import Tracing, join, part
+from penstock.errors import PenstockError, PlanError
+from penstock.plan.explain import Explanation
+from penstock.stats.trace import Recording
+
+__all__ = ["Views"]
+
+_ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
+_UNSEEN = (
+    "loader(isolate=True): the workers are in another process, so only the waits of the training loop are in this "
+    "trace; to see tickets, trace a loader without isolate"
+)
+
+
+class Views:
+    """The part of a loader that shows what happens in it."""
+
+    _engine: Any
+    _isolated: bool
+    _tracing = False
+
+    def explain(self) -> Explanation:
+        """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
+
+        Once its worker processes have started, it also says what of them could not be shared.
+        """
+        notes = tuple(self._engine.notes())
+        return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
+
+    @contextmanager
+    def trace(self, path: str | os.PathLike[str], *, events: int = 500_000) -> Iterator[None]:
+        """Write what every worker does inside this block to `path`, for ui.perfetto.dev or chrome://tracing.
+
+        The file has a track for each worker with its tickets, one for the training loop with its waits, and for
+        each stage a counter of what is ready. A name that ends in ``.gz`` is compressed. At most `events` are kept,
+        64 bytes each, the first ones; a warning says where the trace ends. The file is written when the block ends,
+        in an exception too.
+        """
+        limit = whole_number(events, "trace(events=)", least=1)
+        target = Path(path)
+        if not target.parent.is_dir():
+            raise PlanError(f"trace({str(path)!r}): there is no folder {str(target.parent)!r}; make it first")
+        if self._tracing:
+            raise PenstockError("this loader is being traced already; end that block first")
+        engine = self._engine
+        engine.check_open()
+        recording = Recording(perf_counter(), limit)
+        witness = Tracing(recording, lambda: () if self._isolated else engine.lanes.values())
+        self._tracing = True
+        join(engine, witness)
+        try:
+            yield
+        finally:
+            part(engine, witness)
+            self._tracing = False
+            _write(recording, target, perf_counter(), _UNSEEN if self._isolated else "")
+
+
+def _write(recording: Recording, target: Path, ended: float, note: str) -> None:
+    """Write a trace; the file is there as a whole or not at all."""
+    pid = os.getpid()
+    notes: dict[str, Any] = {"events": len(recording), "dropped": recording.dropped}
+    if note:
+        notes["note"] = note
+    partial = target.with_name(f".{target.name}.{pid}")
+    try:
+        compressed = target.suffix == ".gz"
+        with cast("IO[str]", gzip.open(partial, "wt") if compressed else partial.open("w")) as file:
+            recording.write(file, pid, notes)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    if recording.dropped:
+        warnings.warn(
+            f"the trace {str(target)!r} is full: it has {len(recording)} events, of the first "
+            f"{recording.last - recording.began:.3g} s of {ended - recording.began:.3g} s, and lacks "
+            f"{recording.dropped} later ones. Trace fewer steps, or give trace(events=) a larger number",
+            RuntimeWarning,
+            stacklevel=4,
+        )
