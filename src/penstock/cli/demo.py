@@ -6,6 +6,7 @@ import argparse
 import textwrap
 from pathlib import Path
 
+from penstock.cli.numbers import at_least_one, positive
 from penstock.cli.screen import Screen
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
@@ -15,12 +16,12 @@ SUMMARY = "feed a stand-in training step from JPEG files, with a plain loop and 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
-    parser.add_argument("--images", type=_at_least_one, default=192, metavar="N", help="photos to make (192)")
+    parser.add_argument("--images", type=at_least_one, default=192, metavar="N", help="photos to make (192)")
     parser.add_argument(
-        "--seconds", type=_positive, default=8.0, metavar="S", help="how long the plain loop runs (8)"
+        "--seconds", type=positive, default=8.0, metavar="S", help="how long the plain loop runs (8)"
     )
-    parser.add_argument("--workers", type=_at_least_one, metavar="N", help="threads of penstock (one per core)")
-    parser.add_argument("--batch", type=_at_least_one, default=32, metavar="B", help="photos in a batch (32)")
+    parser.add_argument("--workers", type=at_least_one, metavar="N", help="threads of penstock (one per core)")
+    parser.add_argument("--batch", type=at_least_one, default=32, metavar="B", help="photos in a batch (32)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,17 +83,3 @@ def _wrapped(screen: Screen, text: str) -> None:
         screen.line(
             textwrap.fill(line.strip(), screen.width - 1, initial_indent=indent, subsequent_indent=f"{indent}  ")
         )
-
-
-def _at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0, got {value:g}")
-    return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.epoch import Run
 from penstock.core.lane import Job, Pull
@@ -16,6 +16,9 @@ from penstock.core.reader import Reader
 from penstock.core.stage import StageRun
 from penstock.core.tuning import Tuning
 from penstock.core.workers import LOCK, Crew
+
+if TYPE_CHECKING:
+    from penstock.core.witness import Witness
 
 __all__ = ["Dispatch"]
 
@@ -39,6 +42,8 @@ class Dispatch:
     closing: threading.Event
     #: finds the number of workers where the user has left that open
     tuning: Tuning | None
+    #: who else sees what is handed in; nobody, as a rule
+    witness: Witness | None = None
 
     def handed_in(self, job: Job | Pull, worker: Any) -> list[Any]:
         """A worker hands in what it has made. Returns what is to be let go of outside the lock."""
@@ -49,6 +54,8 @@ class Dispatch:
             lane.advance(job.ended)
             counters.reading_s += job.seconds
             stage_run.pulled(job.pulled)
+            if self.witness is not None:
+                self.witness.ticket(job, worker, 0)
             self._after_change(lane.crew, worker)
             return [stage_run.inlet] if stage_run.cancelled else []
         if self.tasks.get(worker) is job:
@@ -61,11 +68,13 @@ class Dispatch:
             counters.unmeasured_s += job.seconds
         else:
             counters.measured(job.seconds, job.cpu_s)
-        if job.made is not None:
-            counters.samples += len(job.made.samples)
+        samples = 0 if job.made is None else len(job.made.samples)
+        counters.samples += samples
         units = job.expected or 1
         lane.sizer.record(units if job.done else max(units // 4, 1), job.seconds)
         stage_run.put(job)
+        if self.witness is not None:
+            self.witness.ticket(job, worker, samples)
         if self.tuning is not None and job.ended >= self.tuning.due:
             self.tuning.look(job.ended)
         if not (lane.stage.gathered and self._at_ease(stage_run)):

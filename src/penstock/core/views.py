@@ -1,14 +1,25 @@
-"""What a user may ask a loader about its run. None of it changes the run."""
+"""What a user may ask a loader about its run: counters, diagnosis, plan, errors, traces. None of it changes the run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gzip
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import IO, TYPE_CHECKING, Any, cast
 
+from penstock.checks import whole_number
 from penstock.core.engine import Engine
 from penstock.core.error_log import ErrorLog
 from penstock.core.observer import Observer
+from penstock.core.witness import Tracing, join, part
+from penstock.errors import PenstockError, PlanError
 from penstock.plan.explain import Explanation
 from penstock.program.chunk import ErrorRecord
+from penstock.stats.trace import Recording
 
 if TYPE_CHECKING:
     from penstock.stats.report import Diagnosis
@@ -16,16 +27,21 @@ if TYPE_CHECKING:
 __all__ = ["Views"]
 
 _ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
+_UNSEEN = (
+    "loader(isolate=True): the workers are in another process, so only the waits of the training loop are in this "
+    "trace; to see tickets, trace a loader without isolate"
+)
 
 
 class Views:
-    """Counters, diagnosis, plan and errors of a `Loader`."""
+    """Counters, diagnosis, plan, errors and traces of a `Loader`."""
 
     _engine: Engine
     _observer: Observer
     _errors: ErrorLog
     _epoch: int
     _isolated: bool
+    _tracing = False
 
     def stats(self) -> dict[str, float]:
         """Counters as a flat dict of numbers; see the page on stats for their names."""
@@ -52,3 +68,55 @@ class Views:
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""
         return list(self._errors.records)
+
+    @contextmanager
+    def trace(self, path: str | os.PathLike[str], *, events: int = 500_000) -> Iterator[None]:
+        """Write what every worker does inside this block to `path`, for ui.perfetto.dev or chrome://tracing.
+
+        The file has a track for each worker with its tickets, one for the training loop with its waits, and for
+        each stage a counter of what is ready. A name that ends in ``.gz`` is compressed. At most `events` are kept,
+        64 bytes each, the first ones; a warning says where the trace ends. The file is written when the block ends,
+        in an exception too.
+        """
+        limit = whole_number(events, "trace(events=)", least=1)
+        target = Path(path)
+        if not target.parent.is_dir():
+            raise PlanError(f"trace({str(path)!r}): there is no folder {str(target.parent)!r}; make it first")
+        if self._tracing:
+            raise PenstockError("this loader is being traced already; end that block first")
+        engine = self._engine
+        engine.check_open()
+        recording = Recording(perf_counter(), limit)
+        witness = Tracing(recording, lambda: () if self._isolated else engine.lanes.values())
+        self._tracing = True
+        join(engine, witness)
+        try:
+            yield
+        finally:
+            part(engine, witness)
+            self._tracing = False
+            _write(recording, target, perf_counter(), _UNSEEN if self._isolated else "")
+
+
+def _write(recording: Recording, target: Path, ended: float, note: str) -> None:
+    """Write a trace; the file is there as a whole or not at all."""
+    pid = os.getpid()
+    notes: dict[str, Any] = {"events": len(recording), "dropped": recording.dropped}
+    if note:
+        notes["note"] = note
+    partial = target.with_name(f".{target.name}.{pid}")
+    try:
+        compressed = target.suffix == ".gz"
+        with cast("IO[str]", gzip.open(partial, "wt") if compressed else partial.open("w")) as file:
+            recording.write(file, pid, notes)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    if recording.dropped:
+        warnings.warn(
+            f"the trace {str(target)!r} is full: it has {len(recording)} events, of the first "
+            f"{recording.last - recording.began:.3g} s of {ended - recording.began:.3g} s, and lacks "
+            f"{recording.dropped} later ones. Trace fewer steps, or give trace(events=) a larger number",
+            RuntimeWarning,
+            stacklevel=4,
+        )

@@ -7,6 +7,8 @@ to the account of the state the slots were in; it is called whenever that state 
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["ReaderCounters", "StageCounters"]
 
 #: how often the CPU time of a ticket is measured: reading that clock is a system call, and takes some microseconds
@@ -83,7 +85,7 @@ class ReaderCounters:
     about what limits the run.
     """
 
-    __slots__ = ("_since", "batches", "cpu_s", "running_s", "samples", "startup_s", "wait_s")
+    __slots__ = ("_since", "batches", "cpu_s", "running_s", "samples", "startup_s", "wait_s", "witness")
 
     def __init__(self) -> None:
         self.samples = 0
@@ -96,6 +98,8 @@ class ReaderCounters:
         self.cpu_s = 0.0
         #: when the wait began that is under way
         self._since: float | None = None
+        #: who else is told of every wait; nobody, as a rule
+        self.witness: Any = None
 
     def first_came(self) -> None:
         """The first batch has come: what was counted until now was start-up, and the run begins."""
@@ -109,7 +113,9 @@ class ReaderCounters:
     def wait_ends(self, now: float) -> None:
         """It has got something, or nothing will come; nothing happens if it did not wait."""
         self.wait_s = self.waited_s(now)
-        self._since = None
+        since, self._since = self._since, None
+        if self.witness is not None and since is not None:
+            self.witness.waited(since, now)
 
     def waited_s(self, now: float) -> float:
         """Seconds that it has waited, the wait under way included."""
