@@ -52,7 +52,7 @@ LAYERS = [
     ["writers"],
     ["runnable"],
     ["pipeline"],
-    ["construct", "readers", "evaluation"],
+    ["construct", "readers", "evaluation", "service"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],
@@ -62,7 +62,7 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
-SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers"}
+SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "service"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.

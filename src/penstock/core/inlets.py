@@ -21,6 +21,7 @@ from penstock.program.chunk import Failure, Origin, Ticket
 from penstock.provenance import Place, input_of
 from penstock.resume.cursor import Cursor, FromRedo
 from penstock.resume.schema import Edge, Front, InputState
+from penstock.sources.source import Reading
 
 __all__ = ["FromSource", "Inlet", "Part", "PositionInlet", "SourceFeed", "runs_of", "shared"]
 
@@ -134,6 +135,8 @@ class SourceFeed:
     block: int = 1
     #: the parts of a stream that have been opened: number, and position of the first record
     shards: list[tuple[int, int]] = field(default_factory=list)
+    #: of a stream: what else it wants to have saved
+    reading: Reading | None = None
 
     def after(self, position: int) -> _After:
         """The source when all before `position` has been taken."""
@@ -158,7 +161,9 @@ class _After(NamedTuple):
     shards: list[tuple[int, int]]
 
     def saved(self) -> Front:
-        front = Front(at=self.position, shards=self.shards)
+        reading = self.source.reading
+        own = None if reading is None else reading.saved(self.position)
+        front = Front(at=self.position, shards=self.shards, own=own)
         if not self.source.batched:
             return front
         return Front(joint=self.source.batched, inputs=[InputState(self.source.epoch, Edge(front))])

@@ -15,7 +15,7 @@ from penstock.program.chunk import ErrorRecord, Failure, Origin, Ticket
 from penstock.program.failure import add_note
 from penstock.program.sizing import TARGET_S
 from penstock.resume.cursor import FromRedo
-from penstock.sources.source import StreamSource
+from penstock.sources.source import Reading, StreamSource
 
 __all__ = ["Pulled", "StreamInlet"]
 
@@ -67,7 +67,8 @@ class StreamInlet(Inlet):
         self._first_shard, base = known[-1] if known else (0, 0)
         #: of a part whose beginning is not known it cannot be told how many records to leave out
         self._skip = lowest - base if known else 0
-        self._source = SourceFeed(epoch, shards=[(self._first_shard, base)])
+        self._reading = Reading(epoch, None if front is None else front.own)
+        self._source = SourceFeed(epoch, shards=[(self._first_shard, base)], reading=self._reading)
         self._redone: Origin = FromRedo(given(front), redo.owed, depth)
         self._read_on: Origin = FromSource(self._source, depth)
         #: a worker is pulling
@@ -153,7 +154,7 @@ class StreamInlet(Inlet):
             shard = shards[number if order is None else order[number]]
             if number > self._first_shard:
                 self._source.shards.append((number, self.position + len(self._in_hand)))
-            yield from self.source.open(shard, skip)
+            yield from self.source.begin(shard, skip, self._reading)
             skip = 0
 
     def pulled(self, pulled: Pulled) -> None:
@@ -188,3 +189,5 @@ class StreamInlet(Inlet):
         if records is not None and not self.pulling:
             self._records = None
             records.close()
+        elif self._reading.stop is not None:
+            self._reading.stop()

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "Flow",
     "IndexedSource",
     "Indices",
+    "Reading",
     "Source",
     "StreamSource",
     "bare_subset",
@@ -51,11 +53,18 @@ class Source(ABC):
 
     #: the function that makes it
     verb: ClassVar[str]
+    #: every rank gets its own part from elsewhere, so that the pipeline needs no shard()
+    deals_itself: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
         """The source as `explain()` shows it."""
         return self.verb
+
+    @property
+    def saved_label(self) -> str:
+        """The source as a saved state names it: without what may be another in the next run."""
+        return self.label
 
     @property
     def instant(self) -> bool:
@@ -149,6 +158,23 @@ def bare_subset(source: IndexedSource, subset: NDArray[np.int64] | None) -> Inde
     return _Bare(source.label, len(source), subset)
 
 
+@dataclass(slots=True)
+class Reading:
+    """One pass over a stream: what the loader tells the source, and what the source may tell the loader."""
+
+    epoch: int
+    #: what `mark_at` said when the state was saved from which this pass goes on
+    mark: Any = None
+    #: set by the source: what else to save with the position of the next record; plain data, for JSON
+    mark_at: Callable[[int], Any] | None = None
+    #: set by the source: the pass is over, and who waits inside of the source returns. It must not block
+    stop: Callable[[], None] | None = None
+
+    def saved(self, position: int) -> Any:
+        """What the source wants to have saved at `position`."""
+        return None if self.mark_at is None else self.mark_at(position)
+
+
 class StreamSource(Source):
     """Samples can only be read forward."""
 
@@ -159,6 +185,10 @@ class StreamSource(Source):
     @abstractmethod
     def open(self, shard: Any, skip: int) -> Iterator[Any]:
         """A new iterator over one part, without its first `skip` records."""
+
+    def begin(self, shard: Any, skip: int, reading: Reading) -> Iterator[Any]:
+        """`open`, for a source whose records depend on the epoch, or that waits for others."""
+        return self.open(shard, skip)
 
 
 class Flow(Protocol):

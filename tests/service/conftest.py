@@ -1,0 +1,1 @@
+"""Servers in processes of their own, and a proxy for faults."""
