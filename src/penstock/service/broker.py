@@ -27,6 +27,8 @@ Send = Callable[[bytes, Sequence[Any]], None]
 
 #: a client that has said nothing for so long is gone
 LEASE_S = 10.0
+#: the window of a run that has made all is kept for so long after its last client has left
+LINGER_S = 5.0
 #: clients at the same time
 MOST_SESSIONS = 4096
 #: bytes that the window of one run keeps
@@ -75,9 +77,7 @@ class Broker:
 
     def _ask(self, identity: bytes, ask: Ask) -> None:
         if ask.version != protocol.VERSION:
-            said = (
-                f"the server speaks protocol {protocol.VERSION}, the client {ask.version}; use one release"
-            )
+            said = f"the server speaks protocol {protocol.VERSION}, the client {ask.version}; use one release"
             self._refuse(identity, ask, "version", said)
         elif self.draining:
             self._refuse(identity, ask, "draining", "this server is ending")
@@ -160,7 +160,9 @@ class Broker:
             return run
         found = covering(self.runs, session, 2 * self.credit * session.step)
         if found is None:
-            found = self.start(session.epoch, session.part, session.next, session.resume)
+            # From where the others of its round read, who may be a little later.
+            first = max(session.next - session.step + 1, session.resume[0] if session.resume[1] else 0)
+            found = self.start(session.epoch, session.part, min(first, session.next), session.resume)
         session.run = found
         self.sweep()
         return found
@@ -210,12 +212,18 @@ class Broker:
         self.sweep()
 
     def sweep(self) -> None:
-        """End the runs that nobody reads."""
+        """End the runs that nobody reads. One that is complete stays for clients that come a little later."""
         used = {id(one.run) for one in self.sessions.values()}
-        for run in [one for one in self.runs if id(one) not in used]:
-            self.runs.remove(run)
-            run.close()
-            self.ended.append(run)
+        now = monotonic()
+        for run in list(self.runs):
+            if id(run) in used:
+                run.unused = None
+                continue
+            run.unused = run.unused or now
+            if run.total is None or run.failure is not None or now - run.unused > LINGER_S:
+                self.runs.remove(run)
+                run.close()
+                self.ended.append(run)
         self.ended = [run for run in self.ended if not run.join(0)]
 
     def made(self) -> None:
@@ -231,6 +239,7 @@ class Broker:
             self.counts["expired"] += 1
             log.warning("a client of epoch %d has been silent for %g s; its session ends", session.epoch, LEASE_S)
             self.leave(session)
+        self.sweep()
 
     def close(self) -> None:
         """Tell all clients, and end all runs. Does not wait."""

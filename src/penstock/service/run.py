@@ -63,6 +63,8 @@ class Run:
         #: how many batches the flow has, once that is known
         self.total: int | None = None
         self.failure: BaseException | None = None
+        #: since when nobody has read it
+        self.unused: float | None = None
         self._start = first
         #: bytes put into the window, by the thread, and taken out of it, by the server
         self._put = self._dropped = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -60,12 +61,31 @@ def is_local(address: str) -> bool:
         return host == "localhost"
 
 
+_lock = threading.Lock()
+_servers = 0
+#: pyzmq's thread for memory that is sent without a copy was started for us
+_started_for_us = False
+
+
+def _count_server(change: int) -> None:
+    """End pyzmq's thread with the last server, if nobody else in this process uses it."""
+    global _servers, _started_for_us
+    with _lock:
+        thread = import_module("zmq.utils.garbage").gc
+        if not _servers:
+            _started_for_us = not thread.is_alive()
+        _servers += change
+        if not _servers and _started_for_us and not thread.refs:
+            thread.stop()
+
+
 class Bound:
     """A bound socket, with the door-keeper that looks at the keys of clients."""
 
     def __init__(self, address: str, key: Key | None, allow: Sequence[str]) -> None:
         zmq = self._zmq = zmq_module()
         self._context = zmq.Context()
+        _count_server(1)
         self.refused_keys = 0
         self.failed_handshakes = 0
         self.zap: Any = None
@@ -129,6 +149,7 @@ class Bound:
         if self.zap is not None:
             self.zap.close(0)
         self._context.term()
+        _count_server(-1)
 
 
 def bind_to(address: str, key: Key | None, allow: Sequence[str], insecure: bool) -> Bound:

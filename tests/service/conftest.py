@@ -1,1 +1,0 @@
-"""Servers in processes of their own, and a proxy for faults."""
