@@ -58,7 +58,7 @@ LAYERS = [
     ["writers"],
     ["runnable"],
     ["pipeline"],
-    ["construct", "readers", "evaluation", "frameworks", "measuring"],
+    ["construct", "readers", "evaluation", "frameworks", "measuring", "service"],
     ["penstock"],
     ["testing", "cli"],
     ["__main__"],
@@ -68,7 +68,7 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*", "devices.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
-SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "frameworks", "measuring"}
+SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "frameworks", "measuring", "service"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.

@@ -59,6 +59,8 @@ if _TYPE_CHECKING:
     from penstock.readers.tables import from_arrow, from_csv, from_hdf5, from_npy, from_parquet
     from penstock.resume.ranks import merge_states
     from penstock.resume.schema import edit_state
+    from penstock.service.client import connect
+    from penstock.service.server import Server, serve
     from penstock.stats.report import Diagnosis
 else:
     __getattr__, __dir__ = _lazy(
@@ -111,6 +113,8 @@ else:
             "penstock.core.loader": ["Loader"],
             "penstock.resume.schema": ["edit_state"],
             "penstock.resume.ranks": ["merge_states"],
+            "penstock.service.client": ["connect"],
+            "penstock.service.server": ["Server", "serve"],
             "penstock.stats.report": ["Diagnosis"],
         },
     )
@@ -134,6 +138,7 @@ __all__ = [
     "ReadError",
     "Retry",
     "SampleInfo",
+    "Server",
     "ServiceError",
     "Skip",
     "StageTimeout",
@@ -143,6 +148,7 @@ __all__ = [
     "WorkerDied",
     "compare",
     "concat",
+    "connect",
     "decode_image",
     "edit_state",
     "evaluate",
@@ -170,6 +176,7 @@ __all__ = [
     "mix",
     "ops",
     "per_worker",
+    "serve",
     "watch",
     "zip",
 ]

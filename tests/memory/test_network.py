@@ -22,6 +22,7 @@ from tests.random_examples import examples, seeds
 from penstock.errors import BadHeader, CodecError, MissingExtra, NotCarried
 from penstock.memory import network
 from penstock.memory.network import decode, layout_of
+from penstock.memory.scan import DOOR, Limits
 
 
 class Point(typing.NamedTuple):
@@ -206,8 +207,9 @@ def ext(kind, *content):
         (ext(ARRAY, "<f8", [1], -64), "damaged: Expected `int` >= 0"),
         (ext(ARRAY, "<f8", [-1], 0), "damaged: Expected `int` >= 0"),
         (ext(ARRAY, "<f8", [1] * 65, 0), "damaged: .*length <= 64"),
-        (ext(ARRAY, "<f8", [0, 2**64 - 1], 0), "damaged"),
-        (ext(ARRAY, "|V0", [2**64 - 1], 0), "damaged"),
+        (ext(ARRAY, "<f8", [0, 2**64 - 1], 0), "empty array of shape"),
+        (ext(ARRAY, "<f8", [10**15, 0], 0), "empty array of shape"),
+        (ext(ARRAY, "|V0", [2**64 - 1], 0), "empty array of shape"),
         (ext(ARRAY, "<f8", [1.5], 0), "damaged"),
         (ext(ARRAY, "|O", [1], 0), "dtype '|O'"),
         (ext(ARRAY, "f8,O", [1], 0), "not one of plain values"),
@@ -217,8 +219,8 @@ def ext(kind, *content):
         ([ext(ARRAY, "|u1", [65], 0), ext(ARRAY, "|u1", [1], 64)], "between 65 and"),
         (ext(SCALAR, "<U1", [], 0), "scalar of shape"),
         (ext(SCALAR, "<f8", [2], 0), "scalar of shape"),
-        (ext(TENSOR, "float32", [65], 0), "end of the memory"),
-        (ext(TENSOR, "save", [1], 0), "tensor of 'save'"),
+        (ext(TENSOR, "<float32", [65], 0), "end of the memory"),
+        (ext(TENSOR, "<save", [1], 0), "tensor of '<save'"),
         (ext(99, 1), "kind 99"),
         (msgspec.msgpack.Ext(TUPLE, b"\xc0"), "damaged"),
     ],
@@ -232,12 +234,12 @@ def test_a_forged_header_is_a_clear_error(node, message):
     "header, message",
     [
         (b"", "is empty"),
-        (b"\x01\xc0", "version 1, and not of version 2"),
-        (b"\x02", "truncated"),
-        (b"\x02\xc0\xc0", "trailing"),
-        (b"\x02\xdd\xff\xff\xff\xff", "damaged"),
-        (b"\x02" + b"\x91" * 100_000, "damaged: maximum recursion depth"),
-        (b"\x02\xa1\xff", "utf-8"),
+        (b"\x01\xc0", "version 1, and not of version 3"),
+        (b"\x03", "truncated"),
+        (b"\x03\xc0\xc0", "trailing"),
+        (b"\x03\xdd\xff\xff\xff\xff", "damaged"),
+        (b"\x03" + b"\x91" * 100_000, "damaged: maximum recursion depth"),
+        (b"\x03\xa1\xff", "utf-8"),
     ],
 )
 def test_a_header_that_is_no_header_is_a_clear_error(header, message):
@@ -311,3 +313,119 @@ def test_any_bytes_give_a_tree_or_a_clear_error(header, memory):
     for data in (header, bytes([network.VERSION]) + header):
         with contextlib.suppress(CodecError, MissingExtra):
             decode(data, memory)
+
+
+# ---------------------------------------------------------------------- the door: in frames, with limits
+
+words = st.recursive(
+    leaves,
+    lambda tree: (
+        st.lists(tree, max_size=4)
+        | st.lists(tree, max_size=4).map(tuple)
+        | st.dictionaries(st.text(max_size=4), tree, max_size=4)
+    ),
+    max_leaves=12,
+)
+NARROW = Limits(header_bytes=2000, body_bytes=100_000, nodes=50, depth=4, dimensions=3, frames=3)
+
+
+def through_the_door(tree, limits=DOOR):
+    layout = layout_of(tree, in_frames=True)
+    return decode(layout.header, [bytearray(one) for one in layout.frames()], limits)
+
+
+@examples(80)
+@given(words)
+def test_samples_arrive_through_the_door_as_they_were(tree):
+    assert alike(through_the_door(tree), tree)
+
+
+def test_large_arrays_have_frames_of_their_own_without_a_copy():
+    large, turned = np.arange(100_000), np.arange(20_000).reshape(100, 200).T
+    tree = {"large": large, "small": np.arange(3), "turned": turned, "jpeg": b"j" * 40_000, "few": b"a" * 2000}
+    layout = layout_of(tree, in_frames=True)
+    small, first, *_ = frames = layout.frames()
+    assert len(frames) == 4
+    assert small.nbytes < 3000
+    assert np.shares_memory(np.asarray(first), large)
+    received = [bytearray(one) for one in frames]
+    found = decode(layout.header, received, DOOR)
+    assert alike(found, {**tree, "turned": np.ascontiguousarray(turned)})
+    assert np.shares_memory(found["large"], np.frombuffer(received[1], np.uint8))
+    assert found["large"].flags.writeable
+    assert found["small"].flags.writeable
+
+
+def test_the_door_carries_string_keys_only():
+    with pytest.raises(NotCarried, match=r"samples\['a'\]: a dict with the key 3 cannot"):
+        layout_of({"a": {3: 1}}, in_frames=True)
+
+
+@for_each(
+    "node, message",
+    [
+        ({3: 1}, "a key that is no string"),
+        ([{"a": {b"b": 1}}], "a key that is no string"),
+        ({2**61 - 1 << n: 0 for n in range(3)}, "a key that is no string"),
+        (["a" * 3000], "the header has 30"),
+        ([1] * 60, "more than the 50 values"),
+        ([[[[[1]]]]], "nested deeper than 4"),
+        (msgspec.msgpack.Ext(TUPLE, msgspec.msgpack.encode([[[[1]]]])), "nested deeper than 4"),
+        (msgspec.msgpack.Ext(TUPLE, msgspec.msgpack.encode({3: 1})), "a key that is no string"),
+        (ext(ARRAY, "|u1", [1, 1, 1, 1], 0), "4 dimensions, and 3"),
+        (ext(ARRAY, "|u1", [1], 5 << 48), "end of the memory at 0"),
+        (ext(77, 1), "kind 77"),
+    ],
+)
+def test_the_door_refuses_before_anything_is_made(node, message):
+    with pytest.raises(BadHeader, match=message):
+        decode(forged(node), [MEMORY], NARROW)
+
+
+@for_each("frames", [[b"", b"", b"", b""], [bytes(100_001)]])
+def test_the_door_refuses_more_body_than_its_limits(frames):
+    with pytest.raises(BadHeader, match="are accepted"):
+        decode(forged(1), frames, NARROW)
+
+
+def test_lengths_that_are_not_there_are_refused_without_allocating():
+    for head in (
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+    ):
+        with pytest.raises(BadHeader):
+            decode(bytes([network.VERSION]) + head, [], DOOR)
+
+
+def test_the_door_imports_nothing_for_a_tensor(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(CodecError, match="torch is not imported here"):
+        decode(forged(ext(TENSOR, "<float32", [1], 0)), [MEMORY], DOOR)
+    assert "torch" not in sys.modules
+
+
+def test_tensors_of_the_other_byte_order_are_turned():
+    torch = pytest.importorskip("torch")
+    raw = np.arange(4, dtype=">f4").tobytes()
+    assert torch.equal(decode(forged(ext(TENSOR, ">float32", [4], 0)), [raw], DOOR), torch.arange(4.0))
+
+
+@for_each("tree", SEEDS[:2])
+@for_each("seed", seeds(1))
+@pytest.mark.fuzz
+def test_the_door_survives_mutated_headers(tree, seed):
+    layout = layout_of(tree, in_frames=True)
+    frames = [bytearray(one) for one in layout.frames()]
+    draw = random.Random(seed)
+    errors = 0
+    for _ in range(500):
+        header = bytearray(layout.header)
+        for _ in range(draw.choice((1, 1, 2, 5))):
+            header[draw.randrange(1, len(header))] = draw.choice((0, 0x7F, 0x80, 0xC7, 0xDF, draw.randrange(256)))
+        try:
+            decode(header, frames, DOOR)
+        except CodecError:
+            errors += 1
+    assert errors > 100

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -22,6 +21,7 @@ from penstock.program.chunk import Failure, Origin, Ticket
 from penstock.provenance import Place, input_of
 from penstock.resume.cursor import Cursor, FromRedo
 from penstock.resume.schema import Edge, Front, InputState
+from penstock.sources.source import Opening
 
 __all__ = ["FromSource", "Inlet", "Part", "PositionInlet", "SourceFeed", "runs_of", "shared"]
 
@@ -32,8 +32,6 @@ _MANY = 1 << 40
 _ENDLESS = 1 << 62
 #: parts of a stream that a state names: what is owed of earlier ones is read from the beginning
 _SHARDS = 32
-#: marks of a stream that are kept while it is read: more records than are ever on their way
-_MARKS = 4096
 
 
 class Inlet(ABC):
@@ -137,20 +135,13 @@ class SourceFeed:
     block: int = 1
     #: the parts of a stream that have been opened: number, and position of the first record
     shards: list[tuple[int, int]] = field(default_factory=list)
-    #: where the stream has said that it stands: position, and its words
-    marks: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=_MARKS))
+    #: of a stream: what else it wants to have saved
+    opening: Opening | None = None
 
     def after(self, position: int) -> _After:
         """The source when all before `position` has been taken."""
         shards = [one for one in self.shards if one[1] <= position][-_SHARDS:]
-        return _After(self, self._round_end(position), shards, self._marks(position))
-
-    def _marks(self, position: int) -> list[tuple[int, str]]:
-        """The last mark before `position`, and earlier ones ever farther apart: what is owed may be older."""
-        if not self.marks:
-            return []
-        found = [one for one in tuple(self.marks) if one[0] <= position]
-        return [found[-number] for number in (1, 2, 4, 8, 16, 32, 64) if number <= len(found)]
+        return _After(self, self._round_end(position), shards)
 
     def _round_end(self, position: int) -> int:
         """Where all ranks stand when this one stands at `position`, if they deliver in step."""
@@ -167,10 +158,11 @@ class _After(NamedTuple):
     source: SourceFeed
     position: int
     shards: list[tuple[int, int]]
-    marks: list[tuple[int, str]]
 
     def saved(self) -> Front:
-        front = Front(at=self.position, shards=self.shards, marks=self.marks)
+        opening = self.source.opening
+        own = None if opening is None else opening.saved(self.position)
+        front = Front(at=self.position, shards=self.shards, own=own)
         if not self.source.batched:
             return front
         return Front(joint=self.source.batched, inputs=[InputState(self.source.epoch, Edge(front))])

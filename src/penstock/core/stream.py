@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -23,8 +23,6 @@ __all__ = ["Pulled", "StreamInlet"]
 _SWIFT_S = 25e-6
 #: a source that has given so many records swiftly is asked for several at once
 _TRUSTED = 32
-#: records between two marks of a stream that can say where it stands
-_MARKED_EVERY = 16
 
 
 @dataclass(slots=True)
@@ -50,8 +48,6 @@ class StreamInlet(Inlet):
         inline: bool = False,
     ) -> None:
         self.source = source
-        self._seed = seed
-        self._inline = inline
         self.epoch = epoch
         self.failure = None
         #: in which order so many parts are opened; None for their own
@@ -73,11 +69,8 @@ class StreamInlet(Inlet):
         self._first_shard, base = known[-1] if known else (0, 0)
         #: of a part whose beginning is not known it cannot be told how many records to leave out
         self._skip = lowest - base if known else 0
-        #: where the part itself has said that it stood, the last such place before what is to be read
-        self._mark: tuple[int, str] | None = None
-        if front is not None and len(front.shards) == 1:
-            self._mark = max((one for one in front.marks if one[0] <= lowest), default=None)
-        self._source = SourceFeed(epoch, shards=[(self._first_shard, base)])
+        self._opening = Opening(epoch, seed, inline, None if front is None else front.own)
+        self._source = SourceFeed(epoch, shards=[(self._first_shard, base)], opening=self._opening)
         self._redone: Origin = FromRedo(given(front), redo.owed, depth)
         self._read_on: Origin = FromSource(self._source, depth)
         #: a worker is pulling
@@ -163,20 +156,8 @@ class StreamInlet(Inlet):
             shard = shards[number if order is None else order[number]]
             if number > self._first_shard:
                 self._source.shards.append((number, self.position + len(self._in_hand)))
-            mark = None
-            if self._mark is not None and number == self._first_shard:
-                skip, mark = self.position - self._mark[0], self._mark[1]
-                self._source.marks.append(self._mark)
-            records = self.source.opened(shard, Opening(self.epoch, self._seed, skip, mark, self._inline))
-            yield from records if not hasattr(records, "mark") else self._marked(records)
+            yield from self.source.opened(shard, skip, self._opening)
             skip = 0
-
-    def _marked(self, records: Any) -> Iterator[Any]:
-        """`records`, and now and then where they stand."""
-        for count, record in enumerate(records, 1):
-            if count % _MARKED_EVERY == 0 and (mark := records.mark()) is not None:
-                self._source.marks.append((self.position + len(self._in_hand) + 1, mark))
-            yield record
 
     def pulled(self, pulled: Pulled) -> None:
         """What `pull` has read becomes available."""
@@ -210,3 +191,5 @@ class StreamInlet(Inlet):
         if records is not None and not self.pulling:
             self._records = None
             records.close()
+        elif self._opening.stop is not None:
+            self._opening.stop()

@@ -1,4 +1,4 @@
-"""What a user may ask a loader about its run: counters, diagnosis, plan, errors, traces. None of it changes the run."""
+"""What a user may ask a loader about its run: counters, diagnosis, plan, errors, traces."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def portion_of(flow: Flow) -> Any:
 
 def _has_shard(flow: Flow) -> bool:
     parts = [part for _, part in flow.source.parts] if isinstance(flow.source, Composite) else []
-    return any(op.parts for op in flow.ops) or any(map(_has_shard, parts))
+    return flow.source.deals_itself or any(op.parts for op in flow.ops) or any(map(_has_shard, parts))
 
 
 def _repeated(flow: Flow, world: World) -> PlanError:

@@ -13,7 +13,7 @@
     sum       a checksum over all of it as canonical JSON
 
     edge   = front: of the feed; owed: inputs before the front that are still owed
-    front  = at (and shards, marks) of a source, or joint, own, inputs of a joint
+    front  = at (and shards, own) of a source, or joint, own, inputs of a joint
 
 A large `at` is compressed. All of it survives ``json`` and ``torch.save``. What only saving and loading need is
 imported then.
@@ -86,9 +86,7 @@ class Front:
     at: int | None = None
     #: of a stream: the parts opened last, each with the position of its first record
     shards: list[tuple[int, int]] = field(default_factory=list)
-    #: of a stream that can say where it stands: positions before `at`, and what it has said there
-    marks: list[tuple[int, str]] = field(default_factory=list)
-    #: the joint's name, what it says of itself, and its inputs
+    #: the joint's name, what it (or a stream) says of itself, and its inputs
     joint: str | None = None
     own: Any = None
     inputs: list[InputState | None] = field(default_factory=list)

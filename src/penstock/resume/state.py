@@ -57,7 +57,8 @@ def _source(source: Source) -> Any:
     if isinstance(source, Composite):
         return {source.verb: {name: described(part) for name, part in source.parts}}
     length = source.length()
-    known = source.label if length is None or length == math.inf else f"{source.label}: {length} samples"
+    label = source.saved_label
+    known = label if length is None or length == math.inf else f"{label}: {length} samples"
     return f"{known} ({source.content})" if source.content else known
 
 

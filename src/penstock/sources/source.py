@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -53,11 +53,18 @@ class Source(ABC):
 
     #: the function that makes it
     verb: ClassVar[str]
+    #: every rank gets its own part from elsewhere, so that the pipeline needs no shard()
+    deals_itself: ClassVar[bool] = False
 
     @property
     def label(self) -> str:
         """The source as `explain()` shows it."""
         return self.verb
+
+    @property
+    def saved_label(self) -> str:
+        """The source as a saved state names it: without what may be another in the next run."""
+        return self.label
 
     @property
     def instant(self) -> bool:
@@ -151,18 +158,24 @@ def bare_subset(source: IndexedSource, subset: NDArray[np.int64] | None) -> Inde
     return _Bare(source.label, len(source), subset)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Opening:
-    """How a part of a stream is opened, for a source that wants to know more than how many records to leave out."""
+    """One pass over a stream: what the loader tells the source, and what the source may tell the loader."""
 
     epoch: int
-    seed: int
-    #: records to leave out: from the beginning of the part, or from `mark` on if there is one
-    skip: int
-    #: what the part's iterator has said of where it stood, see `StreamSource.opened`
-    mark: str | None = None
+    seed: int = 0
     #: the training loop's thread reads, and not a worker
     inline: bool = False
+    #: what `mark_at` said when the state was saved from which this pass goes on
+    mark: Any = None
+    #: set by the source: what else to save with the position of the next record; plain data, for JSON
+    mark_at: Callable[[int], Any] | None = None
+    #: set by the source: the pass is over, and who waits inside of the source returns. It must not block
+    stop: Callable[[], None] | None = None
+
+    def saved(self, position: int) -> Any:
+        """What the source wants to have saved at `position`."""
+        return None if self.mark_at is None else self.mark_at(position)
 
 
 class StreamSource(Source):
@@ -176,13 +189,13 @@ class StreamSource(Source):
     def open(self, shard: Any, skip: int) -> Iterator[Any]:
         """A new iterator over one part, without its first `skip` records."""
 
-    def opened(self, shard: Any, opening: Opening) -> Iterator[Any]:
-        """The same, for a source that depends on the epoch, or need not be read again from its beginning.
+    def opened(self, shard: Any, skip: int, opening: Opening) -> Iterator[Any]:
+        """`open`, for a source that depends on the epoch, waits for others, or need not be read from its beginning.
 
-        If the iterator has a method `mark`, it says in a short text where it stands, or None. A resumed loader
-        opens the part with one of these marks, and leaves out the records after it.
+        Such a source sets `opening.mark_at` to a function that says in plain data what it needs to go on from a
+        position. A resumed loader opens it with what that has said, as `opening.mark`.
         """
-        return self.open(shard, opening.skip)
+        return self.open(shard, skip)
 
 
 class Flow(Protocol):

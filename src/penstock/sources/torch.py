@@ -6,11 +6,13 @@ import copy
 import importlib
 import json
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
+from penstock.errors import StateMismatch
 from penstock.generators import Private, capture, drawn_in_thread, drawn_since
 from penstock.ops.joint import Length
 from penstock.randomness import derive
@@ -29,6 +31,8 @@ __all__ = ["DatasetStream", "SamplerStream", "TorchIndices"]
 
 #: items of an iterator before which the global generators are looked at
 _LOOKED_AT = 8
+#: records between two marks, and marks that are kept: of more records than are ever on their way
+_MARKED_EVERY, _MARKS = 16, 4096
 
 
 class TorchIndices(IndexedSource):
@@ -90,10 +94,10 @@ class SamplerStream(StreamSource):
         return (None,)
 
     def open(self, shard: Any, skip: int) -> Iterator[Any]:
-        return self.opened(shard, Opening(0, 0, skip))
+        return self.opened(shard, skip, Opening(0))
 
-    def opened(self, shard: Any, opening: Opening) -> Iterator[Any]:
-        return islice(_watched(iter(self._for(opening)), self._drawn), opening.skip, None)
+    def opened(self, shard: Any, skip: int, opening: Opening) -> Iterator[Any]:
+        return islice(_watched(iter(self._for(opening)), self._drawn), skip, None)
 
     def _drawn(self, whose: str) -> str:
         return (
@@ -144,69 +148,113 @@ class DatasetStream(StreamSource):
         return (None,)
 
     def open(self, shard: Any, skip: int) -> Iterator[Any]:
-        return self.opened(shard, Opening(0, 0, skip))
+        return self.opened(shard, skip, Opening(0))
 
-    def opened(self, shard: Any, opening: Opening) -> Iterator[Any]:
+    def opened(self, shard: Any, skip: int, opening: Opening) -> Iterator[Any]:
         dataset = self.dataset
+        marks = Marks(opening.mark, skip)
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(opening.epoch)
         if _stateful(dataset):
             # One that was left half-way would go on from there.
             if self._fresh is None:
                 self._fresh = copy.deepcopy(dataset.state_dict()) or {}
-            elif self._fresh and opening.mark is None:
+            elif self._fresh and marks.begun is None:
                 dataset.load_state_dict(copy.deepcopy(self._fresh))
-        records = _Records(dataset, opening)
+        records = _Records(dataset, marks, skip)
+        opening.mark_at = marks.at
         if not self._rng:
             return records
         if opening.inline:
             return _Seeded(records, derive("from_torch", opening.seed, opening.epoch))
-        return _Noting(records, self.label)
+        return _watched(records, partial(drawn_in_thread, self.label))
+
+
+class Marks:
+    """Where an iterator has said that it stood, by the position of its next record.
+
+    A state has the last mark before its position, and earlier ones ever farther apart: what is owed may be older.
+
+    >>> marks = Marks(None, 0)
+    >>> for position in range(10):
+    ...     marks.add(position, f"at {position}")
+    >>> marks.at(7)
+    [[7, 'at 7'], [6, 'at 6'], [4, 'at 4'], [0, 'at 0']]
+    >>> Marks(marks.at(7), 5).begun
+    (4, 'at 4')
+    """
+
+    def __init__(self, saved: Any, skip: int) -> None:
+        known = [(position, text) for position, text in _checked(saved) if position <= skip]
+        #: the last one before the first record that is read, if there is one
+        self.begun: tuple[int, str] | None = max(known, default=None)
+        self._marks: deque[tuple[int, str]] = deque([] if self.begun is None else [self.begun], maxlen=_MARKS)
+
+    def add(self, position: int, text: str) -> None:
+        self._marks.append((position, text))
+
+    def at(self, position: int) -> list[list[Any]]:
+        found = [list(one) for one in tuple(self._marks) if one[0] <= position]
+        return [found[-number] for number in (1, 2, 4, 8, 16, 32, 64) if number <= len(found)]
+
+
+def _checked(saved: Any) -> list[Any]:
+    """What `Marks.at` has said; StateMismatch for anything else."""
+    marks = [] if saved is None else saved
+    for one in marks if isinstance(marks, list) else [None]:
+        if not (isinstance(one, list) and len(one) == 2 and type(one[0]) is int and isinstance(one[1], str)):
+            raise StateMismatch(f"the state is damaged: {saved!r} is no place of a dataset")
+    return marks
 
 
 class _Records:
-    """An iterator over a dataset that can say where it stands, as text, where the dataset can."""
+    """An iterator over a dataset that notes now and then where it stands, where the dataset can say so."""
 
-    def __init__(self, dataset: Any, opening: Opening) -> None:
+    def __init__(self, dataset: Any, marks: Marks, skip: int) -> None:
         #: what says where the iterator stands: the dataset, or the iterator itself
         self._keeper: Any = dataset if _stateful(dataset) else None
-        if self._keeper is not None and opening.mark is not None:
-            dataset.load_state_dict(json.loads(opening.mark))
+        begun, state = (0, None) if marks.begun is None else marks.begun
+        if self._keeper is not None and state is not None:
+            dataset.load_state_dict(json.loads(state))
         self._records: Any = iter(dataset)
         if self._keeper is None and _stateful(self._records):
             self._keeper = self._records
-            if opening.mark is not None:
-                self._records.load_state_dict(json.loads(opening.mark))
-        for _ in range(opening.skip):
+            if state is not None:
+                self._records.load_state_dict(json.loads(state))
+        for _ in range(skip - begun if self._keeper is not None else skip):
             next(self._records, None)
+        self._marks = marks
+        self._position = skip
 
     def __iter__(self) -> _Records:
         return self
 
     def __next__(self) -> Any:
-        return next(self._records)
+        record = next(self._records)
+        self._position += 1
+        if self._keeper is not None and self._position % _MARKED_EVERY == 0:
+            self._mark()
+        return record
 
-    def mark(self) -> str | None:
-        """Where it stands; None if it cannot say so in plain data."""
-        if self._keeper is None:
-            return None
+    def _mark(self) -> None:
+        """Note where it stands, unless that is no plain data."""
         state = self._keeper.state_dict()
         try:
             text = json.dumps(state)
-            if json.loads(text) == state:
-                return text
-            why = "it does not survive JSON"
+            why = "" if json.loads(text) == state else "it does not survive JSON"
         except (TypeError, ValueError) as exc:
             why = str(exc)
+        if not why:
+            self._marks.add(self._position, text)
+            return
         warnings.warn(
-            f"the state_dict() of {type(self._keeper).__name__} cannot be part of a saved state: {why}. A "
-            "resumed loader "
-            "reads the dataset from its beginning, up to where it stood; return numbers, strings, lists and dicts",
+            f"the state_dict() of {type(self._keeper).__name__} cannot be part of a saved state: {why}. A resumed "
+            "loader reads the dataset from its beginning, up to where it stood; return numbers, strings, lists and "
+            "dicts",
             RuntimeWarning,
             stacklevel=2,
         )
         self._keeper = None
-        return None
 
 
 class _Seeded:
@@ -215,7 +263,6 @@ class _Seeded:
     def __init__(self, records: _Records, seed: int) -> None:
         self._records = records
         self._private = Private(seed)
-        self.mark = records.mark
 
     def __iter__(self) -> _Seeded:
         return self
@@ -223,20 +270,6 @@ class _Seeded:
     def __next__(self) -> Any:
         with self._private.in_place():
             return next(self._records)
-
-
-class _Noting:
-    """Records of a background thread, the first of which are watched for draws from global generators."""
-
-    def __init__(self, records: _Records, label: str) -> None:
-        self._watched = _watched(records, partial(drawn_in_thread, label))
-        self.mark = records.mark
-
-    def __iter__(self) -> _Noting:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._watched)
 
 
 def _watched(records: Iterator[Any], warning: Callable[[str], str]) -> Iterator[Any]:

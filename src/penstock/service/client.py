@@ -1,0 +1,291 @@
+"""`connect`: the batches of a data server as a pipeline.
+
+Each pass over the source is one session per server. Which batch is record number p of a pass follows from the rank,
+the world and p alone, so a state needs no more than p. It also says where the served pipeline stood, so that a
+server that knows nothing of this client goes on there at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic, perf_counter
+from typing import Any, ClassVar
+
+from penstock.checks import whole_number
+from penstock.errors import CodecError, PlanError, ServiceError, StateMismatch
+from penstock.memory.network import decode
+from penstock.memory.scan import DOOR
+from penstock.pipeline import Pipeline
+from penstock.plan.world import world_now
+from penstock.service.keys import Key, read_key
+from penstock.service.lane import Arrived, Lane, Plan
+from penstock.service.line import Line
+from penstock.service.protocol import Welcome
+from penstock.service.sockets import check_address, zmq_module
+from penstock.sources.source import Opening, StreamSource
+
+__all__ = ["ConnectSource", "connect"]
+
+#: positions for which it is remembered where the served pipeline stood
+_REMEMBERED = 512
+
+
+class ConnectSource(StreamSource):
+    """Batches that a data server makes."""
+
+    verb = "connect"
+    deals_itself: ClassVar[bool] = True
+
+    def __init__(
+        self, addresses: Sequence[str], key: str | None, rank: int | None, world: int | None, timeout_s: float
+    ) -> None:
+        self.addresses = list(addresses)
+        self.key = key
+        self.rank = rank
+        self.world = world
+        self.timeout_s = timeout_s
+
+    @property
+    def label(self) -> str:
+        more = f" and {len(self.addresses) - 1} more" if len(self.addresses) > 1 else ""
+        return f"connect({self.addresses[0]}{more})"
+
+    @property
+    def saved_label(self) -> str:
+        return "connect"
+
+    def shards(self) -> Sequence[Any]:
+        return (None,)
+
+    def open(self, shard: Any, skip: int) -> Iterator[Any]:
+        return self.opened(shard, skip, Opening(0))
+
+    def opened(self, shard: Any, skip: int, opening: Opening) -> Iterator[Any]:
+        told = world_now() if self.world is None else None
+        rank = self.rank if self.rank is not None else told.rank if told is not None else 0
+        world = self.world if told is None else told.size
+        subscription = Subscription(self, rank, world or 1, skip, opening)
+        try:
+            yield from subscription
+        finally:
+            subscription.close()
+
+
+class Subscription:
+    """One pass over the batches of an epoch. Iterated by one thread at a time."""
+
+    def __init__(self, source: ConnectSource, rank: int, world: int, skip: int, opening: Opening) -> None:
+        self._source = source
+        self._rank, self._world = rank, world
+        self._epoch = opening.epoch
+        self._position = skip
+        self._mark = _checked_mark(opening.mark)
+        #: record `_base[0]` of rank 0 is batch `_base[1]`
+        self._base = (0, 0)
+        self._stopped = False
+        self._mode = ""
+        #: by position: where a lane's part of the served pipeline stood before it
+        self._stood: deque[tuple[int, int, int, bytes]] = deque(maxlen=_REMEMBERED)
+        self._waited_s = 0.0
+        now = monotonic()
+        count = len(source.addresses)
+        known = str(self._mark.get("pipeline", ""))
+        self._lanes = [Lane(self._plan_of(number), known, now) for number in range(count)]
+        key: Key | None = None if source.key is None else read_key(source.key)
+        self._line = Line(self._lanes, source.addresses, key, source.timeout_s)
+        opening.mark_at, opening.stop = self.mark_at, self.stop
+
+    # ------------------------------------------------------------------ which batches
+
+    def _plan_of(self, number: int) -> Any:
+        return lambda welcome: self._plan(number, welcome)
+
+    def _plan(self, number: int, welcome: Welcome) -> Plan | None:
+        """What of this pass the server with this number sends. Called once for each lane, under the line's lock."""
+        self._agree(welcome)
+        servers = len(self._lanes)
+        first = self._first()
+        step = math.lcm(self._world, servers)
+        numbers = range(first, first + step, self._world)
+        found = next((one for one in numbers if one % servers == number), None)
+        if found is None:
+            return None
+        states = self._mark.get("states", {}) if self._mark.get("servers") == servers else {}
+        at, state = states.get(str(number), (0, None))
+        resume = (at, json.dumps(state).encode()) if state and at <= found else (number, b"")
+        if state:
+            self._stood.append((self._position, number, *resume))
+        return Plan(self._epoch, found, step, servers, resume)
+
+    def _agree(self, welcome: Welcome) -> None:
+        """All servers have the same mode and pipeline."""
+        if not self._mode:
+            self._mode = welcome.mode
+            if welcome.mode == "each":
+                self._rank, self._world = 0, 1
+            self._set_base()
+        others = {one.fingerprint for one in self._lanes} - {""}
+        if self._mode != welcome.mode or len(others) > 1:
+            raise ServiceError(
+                f"the servers do not serve the same: modes {self._mode} and {welcome.mode}, pipelines "
+                f"{' and '.join(sorted(others))}; serve one pipeline with one seed and mode on all of them"
+            )
+
+    def _set_base(self) -> None:
+        """Where the numbering of records begins: another number of ranks goes on where the one before stood."""
+        mark = self._mark
+        if not mark or mark["mode"] != self._mode:
+            if mark:
+                raise ServiceError(
+                    f"the state is of a server in mode {mark['mode']}, and this one is in mode {self._mode}"
+                )
+            return
+        record, number = mark["base"]
+        if mark["world"] == self._world:
+            self._base = (record, number)
+        else:
+            self._base = (mark["at"], number + (mark["at"] - record) * mark["world"])
+        if self._position < self._base[0]:
+            raise ServiceError(
+                "the state owes batches from before the number of ranks changed; go on with as many ranks as before"
+            )
+
+    def _first(self) -> int:
+        record, number = self._base
+        return number + self._rank + (self._position - record) * self._world
+
+    # ------------------------------------------------------------------ reading
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        arrived = self._next_arrived()
+        if arrived is None:
+            raise StopIteration
+        header, *frames = arrived.frames
+        try:
+            return decode(header, frames, DOOR)
+        except CodecError as exc:
+            exc.add_note(f"in batch {arrived.number} of epoch {self._epoch} from {self._source.label}")
+            raise
+
+    def _next_arrived(self) -> Arrived | None:
+        line, began = self._line, perf_counter()
+        with line.changed:
+            while not (self._stopped or line.error is not None):
+                lane = self._turn_of()
+                if lane is not None and lane.error is not None:
+                    raise ServiceError(
+                        f"the data server at {self._source.label[8:-1]} refuses: {lane.error}"
+                    ) from None
+                if lane is not None and lane.inbox:
+                    return self._taken(lane, lane.take(), perf_counter() - began)
+                if lane is not None and lane.total is not None:
+                    return None
+                line.changed.wait()
+        if line.error is not None and not self._stopped:
+            raise line.error
+        return None
+
+    def _turn_of(self) -> Lane | None:
+        """The lane that has the next batch; None as long as that is not known."""
+        failed = next((lane for lane in self._lanes if lane.error is not None), None)
+        if failed is not None or not self._mode:
+            return failed
+        return self._lanes[self._first() % len(self._lanes)]
+
+    def _taken(self, lane: Lane, arrived: Arrived, waited_s: float) -> Arrived:
+        if self._mode != "split" and arrived.number != self._first():
+            raise ServiceError(f"batch {arrived.number} came where {self._first()} was due")
+        self._position += 1
+        self._waited_s += waited_s
+        for one in self._lanes:
+            one.waited_s = self._waited_s
+        if arrived.state:
+            servers = len(self._lanes)
+            self._stood.append((self._position, arrived.number % servers, arrived.number + servers, arrived.state))
+        if lane.owes_credit:
+            self._line.wake()
+        return arrived
+
+    # ------------------------------------------------------------------ where it stands, and the end
+
+    def mark_at(self, position: int) -> Any:
+        """What is saved besides the position."""
+        if not self._mode:
+            return None
+        states: dict[str, Any] = {}
+        for at, lane, number, state in list(self._stood):
+            if at <= position and state:
+                states[str(lane)] = [number, json.loads(state)]
+        return {
+            "pipeline": self._lanes[0].fingerprint, "mode": self._mode, "base": list(self._base),
+            "world": self._world, "at": position, "servers": len(self._lanes), "states": states,
+        }  # fmt: skip
+
+    def stop(self) -> None:
+        """Let whoever waits return."""
+        self._stopped = True
+        with self._line.changed:
+            self._line.changed.notify_all()
+
+    def close(self) -> None:
+        self._stopped = True
+        self._line.close()
+
+
+def _checked_mark(mark: Any) -> Mapping[str, Any]:
+    """What `mark_at` has saved; StateMismatch for anything else."""
+    if mark is None:
+        return {}
+    try:
+        base = tuple(whole_number(one, "base") for one in mark["base"])
+        numbers = [whole_number(mark[name], name) for name in ("world", "at", "servers")]
+        sound = len(base) == 2 and numbers[0] > 0 and isinstance(mark["mode"], str) and base[0] <= mark["at"]
+        for at, state in mark["states"].values():
+            sound = sound and isinstance(state, dict) and whole_number(at, "at") >= 0
+        if not sound:
+            raise ValueError("its entries make no sense")
+    except (LookupError, TypeError, ValueError, AttributeError, PlanError) as exc:
+        raise StateMismatch(f"the state is damaged: what connect() saved: {exc}") from None
+    found: Mapping[str, Any] = mark
+    return found
+
+
+def connect(
+    addresses: str | Sequence[str],
+    *,
+    key: str | os.PathLike[str] | None = None,
+    rank: int | None = None,
+    world: int | None = None,
+    timeout_s: float = 60,
+) -> Pipeline[Any]:
+    """The batches of a data server; several addresses are several servers of the same pipeline.
+
+    Nothing is sent before the pipeline is read. ``rank`` and ``world`` say which part a client of a server in mode
+    ``"shard"`` reads; by default as the environment or ``torch.distributed`` have it. A server that has not
+    answered for ``timeout_s`` is a `ServiceError`.
+    """
+    zmq_module()
+    given = [addresses] if isinstance(addresses, str) else list(addresses)
+    if not given or len(set(given)) != len(given):
+        raise PlanError(f"connect() takes one address, or several different ones, got {addresses!r}")
+    for address in given:
+        check_address(address, "connect()")
+    if world is not None:
+        world = whole_number(world, "connect(world=)", least=1)
+    if rank is not None:
+        rank = whole_number(rank, "connect(rank=)")
+    if (rank is None) != (world is None) or (rank is not None and world is not None and rank >= world):
+        raise PlanError(f"connect(rank={rank}, world={world}): give both, with rank below world, or neither")
+    if isinstance(timeout_s, bool) or not timeout_s > 0:
+        raise PlanError(f"connect(timeout_s=) must be positive, got {timeout_s!r}")
+    path = None if key is None else os.fspath(key)
+    if path is not None:
+        read_key(path)
+    return Pipeline(ConnectSource(given, path, rank, world, timeout_s))

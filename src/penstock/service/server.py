@@ -1,0 +1,208 @@
+"""`serve`: a pipeline behind a socket. One thread owns the socket and answers at once; runs make the batches.
+
+The thread decides nothing: it hands messages to a broker and sends what the broker says. Because it never waits for
+the pipeline, heartbeats are answered however long a batch takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from typing import Any, Self
+
+from penstock.checks import any_number, whole_number
+from penstock.errors import PlanError, ServiceError
+from penstock.pipeline import Pipeline
+from penstock.service.broker import Broker, Send
+from penstock.service.flows import Flows, check_served
+from penstock.service.keys import public_keys, read_key
+from penstock.service.sockets import Bound, bind_to, zmq_module
+
+__all__ = ["Server", "serve"]
+
+#: how often silent clients are looked for
+_TICK_S = 0.5
+#: messages that are taken in before batches are sent on
+_AT_ONCE = 64
+#: a run whose pipeline does not give its batch in this time is closed with its loader
+_GRACE_S = 0.5
+
+#: a frame of so many bytes is sent without a copy
+_LARGE_BYTES = 32 << 10
+
+#: makes the broker, of what sends and of what wakes the thread
+BrokerOf = Callable[[Send, Callable[[], None]], Broker]
+
+MODES = ("split", "shard", "each")
+
+
+class Server:
+    """A pipeline that is being served. Made by `serve`; `close` it, or use it as a context manager.
+
+    ``address`` is where clients connect to, with the port that was picked.
+    """
+
+    def __init__(self, broker_of: BrokerOf, flows: Flows, bound: Bound) -> None:
+        self._zmq = zmq_module()
+        self._flows = flows
+        self._bound = bound
+        self.address: str = bound.address
+        self._wakes, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        os.set_blocking(self._wakes, False)
+        self._broker: Broker = broker_of(self._send, self._wake)
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="penstock-service", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------ what users call
+
+    def stats(self) -> dict[str, float]:
+        """Counters of the server, and of the loader that makes its batches."""
+        return {**self._flows.stats(), **self._broker.stats(), **self._bound.stats()}
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the server is closed; whether it is."""
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise ServiceError(f"the server at {self.address} has failed: {self._error!r}") from self._error
+        return not self._thread.is_alive()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Take no new clients, and wait until those that are there have read their epoch; whether they have."""
+        self._broker.draining = True
+        end = monotonic() + timeout_s
+        while self._broker.sessions and not self._closing.is_set() and monotonic() < end:
+            self._closing.wait(0.05)
+        return not self._broker.sessions
+
+    def close(self) -> None:
+        """End the sessions and the workers. Closing twice is the same as once."""
+        self._closing.set()
+        self._wake()
+        self._thread.join()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        runs = self._broker.ended
+        late = [run for run in runs if not run.join(_GRACE_S)]
+        self._flows.close()
+        for run in late:
+            run.join(_GRACE_S)
+        os.close(self._wakes)
+        os.close(self._waker)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Server at {self.address}, {self._broker.mode}, {len(self._broker.sessions)} clients>"
+
+    # ------------------------------------------------------------------ the thread
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # it is awake, or over
+            os.write(self._waker, b"\0")
+
+    def _send(self, identity: bytes, frames: Sequence[Any]) -> None:
+        zmq = self._zmq
+        socket = self._bound.socket
+        last = len(frames) - 1
+        with contextlib.suppress(zmq.Again):  # the client will say hello again
+            socket.send(identity, zmq.SNDMORE | zmq.NOBLOCK)
+            for number, frame in enumerate(frames):
+                more = zmq.SNDMORE if number < last else 0
+                socket.send(frame, more | zmq.NOBLOCK, copy=len(frame) < _LARGE_BYTES)
+
+    def _work(self) -> None:
+        try:
+            self._serve()
+        except BaseException as exc:
+            self._error = exc
+        finally:
+            self._broker.close()
+            self._bound.close()
+
+    def _serve(self) -> None:
+        zmq, socket, broker = self._zmq, self._bound.socket, self._broker
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._wakes, zmq.POLLIN)
+        poller.register(self._bound.monitor, zmq.POLLIN)
+        if self._bound.zap is not None:
+            poller.register(self._bound.zap, zmq.POLLIN)
+        due = monotonic() + _TICK_S
+        while not self._closing.is_set():
+            ready = dict(poller.poll(max(0, due - monotonic()) * 1000))
+            if self._wakes in ready:
+                os.read(self._wakes, 4096)
+            if self._bound.zap in ready:
+                self._bound.judge()
+            if self._bound.monitor in ready:
+                self._bound.noted()
+            if socket in ready:
+                self._take_in()
+            broker.made()
+            if monotonic() >= due:
+                broker.tick()
+                due = monotonic() + _TICK_S
+
+    def _take_in(self) -> None:
+        zmq, socket = self._zmq, self._bound.socket
+        for _ in range(_AT_ONCE):
+            try:
+                identity, *frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._broker.received(identity, frames)
+
+
+def serve(
+    pipeline: Pipeline[Any],
+    bind: str = "tcp://127.0.0.1:5557",
+    *,
+    mode: str = "split",
+    credit: int = 10,
+    ledger: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+    allow: Iterable[str | os.PathLike[str]] = (),
+    insecure: bool = False,
+    seed: int = 0,
+) -> Server:
+    """Serve the batches of `pipeline` to clients that `connect`.
+
+    ``mode``: ``"split"`` gives each batch to exactly one client, ``"shard"`` gives rank r of W every W-th,
+    ``"each"`` gives all of them to everyone. ``credit`` is how many batches a client may have that it has not
+    acknowledged. Port 0 picks a free one. Binds to this machine alone unless there are keys.
+    """
+    check_served(pipeline)
+    if mode not in MODES:
+        raise PlanError(f"serve(mode=) takes 'split', 'shard' or 'each', got {mode!r}")
+    if ledger is not None and mode != "split":
+        raise PlanError(
+            f"serve(ledger=) is for mode 'split'; in mode {mode!r} the states of the clients are enough"
+        )
+    credit = whole_number(credit, "serve(credit=)", least=1)
+    seed = any_number(seed, "serve(seed=)")
+    bound = bind_to(bind, None if key is None else read_key(key), public_keys(allow), insecure)
+    try:
+        flows = Flows(pipeline, seed)
+        broker_of = _broker_of(flows, mode, credit, ledger)
+        return Server(broker_of, flows, bound)
+    except BaseException:
+        bound.close()
+        raise
+
+
+def _broker_of(flows: Flows, mode: str, credit: int, ledger: str | os.PathLike[str] | None) -> BrokerOf:
+    return lambda send, wake: Broker(flows, mode, credit, send, wake)

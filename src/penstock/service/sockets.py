@@ -1,0 +1,195 @@
+"""The sockets of the service: what they accept, for how long, and from whom. Only this file imports pyzmq.
+
+A server binds to this machine alone, unless it has keys (CURVE) and a list of the clients that may connect, or the
+user has said ``insecure=True``. libzmq refuses a frame that is longer than the limit by its length field, before
+anything is allocated, and drops a peer that has not finished its handshake in time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import threading
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from penstock.errors import PlanError, ServiceError, missing_extra
+from penstock.service.keys import Key
+from penstock.service.protocol import FRAME_BYTES
+
+__all__ = ["Bound", "bind_to", "check_address", "dial", "is_local", "zmq_module"]
+
+#: a peer has so long for its handshake
+_HANDSHAKE_MS = 5000
+#: a connection over which nothing comes back is closed, and what waits for it is let go of
+_PING_MS, _PING_LOST_MS = 5000, 15_000
+_TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):(\d{1,5}|\*)")
+_ZAP = "inproc://zeromq.zap.01"
+
+
+def zmq_module() -> Any:
+    """pyzmq, or what to install."""
+    try:
+        return import_module("zmq")
+    except ImportError:
+        raise missing_extra("pyzmq", "service", "the data server") from None
+
+
+def check_address(address: Any, what: str) -> str:
+    """An address of the form that is understood."""
+    if isinstance(address, str) and (
+        _TCP.fullmatch(address) or (address.startswith("ipc://") and len(address) > 6)
+    ):
+        return address
+    raise PlanError(f"{what}: an address is tcp://host:port or ipc:///path, got {address!r}")
+
+
+def is_local(address: str) -> bool:
+    """Whether only this machine can reach a server that binds to `address`.
+
+    >>> [is_local(one) for one in ("tcp://127.0.0.1:5557", "ipc:///tmp/x", "tcp://*:5557", "tcp://10.0.0.1:5557")]
+    [True, True, False, False]
+    """
+    found = _TCP.fullmatch(address)
+    if found is None:
+        return address.startswith("ipc://")
+    host = found[1].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+_lock = threading.Lock()
+_servers = 0
+#: pyzmq's thread for memory that is sent without a copy was started for us
+_started_for_us = False
+
+
+def _count_server(change: int) -> None:
+    """End pyzmq's thread with the last server, if nobody else in this process uses it."""
+    global _servers, _started_for_us
+    with _lock:
+        thread = import_module("zmq.utils.garbage").gc
+        if not _servers:
+            _started_for_us = not thread.is_alive()
+        _servers += change
+        if not _servers and _started_for_us and not thread.refs:
+            thread.stop()
+
+
+class Bound:
+    """A bound socket, with the door-keeper that looks at the keys of clients."""
+
+    def __init__(self, address: str, key: Key | None, allow: Sequence[str]) -> None:
+        zmq = self._zmq = zmq_module()
+        self._context = zmq.Context()
+        _count_server(1)
+        self.refused_keys = 0
+        self.failed_handshakes = 0
+        self.zap: Any = None
+        self._allowed = {_raw(zmq, one) for one in allow}
+        self.socket = self._context.socket(zmq.ROUTER)
+        self.monitor = self.socket.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
+        try:
+            self._configure(key)
+            self.socket.ipv6 = "[" in address
+            self.socket.bind(address.replace(":0", ":*") if re.search(r":0$", address) else address)
+        except zmq.ZMQError as exc:
+            self.close()
+            raise ServiceError(f"cannot bind to {address}: {exc}; is another server running there?") from None
+        self.address: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def _configure(self, key: Key | None) -> None:
+        zmq, socket = self._zmq, self.socket
+        socket.linger = 200
+        socket.sndhwm = socket.rcvhwm = 0
+        socket.setsockopt(zmq.MAXMSGSIZE, 1 << 20)  # clients send no batches
+        socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, _PING_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _PING_LOST_MS)
+        if key is not None:
+            self.zap = self._context.socket(zmq.ROUTER)
+            self.zap.linger = 0
+            self.zap.bind(_ZAP)
+            socket.curve_server = True
+            socket.curve_secretkey, socket.curve_publickey = key.secret.encode(), key.public.encode()
+            socket.zap_domain = b"penstock"
+
+    def judge(self) -> None:
+        """Answer one question of libzmq: may this client connect?"""
+        frames = self.zap.recv_multipart()
+        identity, rest = frames[0], frames[2:]
+        _, request, _, _, _, mechanism, *credentials = rest
+        known = mechanism == b"CURVE" and credentials and credentials[0] in self._allowed
+        self.refused_keys += not known
+        verdict = [b"200", b"OK"] if known else [b"400", b"not in the allow-list"]
+        self.zap.send_multipart([identity, b"", b"1.0", request, *verdict, b"", b""])
+
+    def noted(self) -> None:
+        """Something has happened to a connection: a handshake has failed."""
+        self.monitor.recv_multipart()
+        self.failed_handshakes += 1
+
+    def stats(self) -> dict[str, float]:
+        return {
+            "server.refused_keys": self.refused_keys,
+            "server.failed_handshakes": self.failed_handshakes,
+        }
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close()
+        if self.zap is not None:
+            self.zap.close(0)
+        self._context.term()
+        _count_server(-1)
+
+
+def bind_to(address: str, key: Key | None, allow: Sequence[str], insecure: bool) -> Bound:
+    """A socket that listens at `address`, if that is safe."""
+    check_address(address, "serve(bind=)")
+    if key is not None and not allow:
+        raise PlanError("serve(key=) without allow= would let any key in; give the public keys of the clients")
+    if allow and key is None:
+        raise PlanError("serve(allow=) needs key=, the key file of this server; make one with: penstock keygen")
+    if key is None and not insecure and not is_local(address):
+        raise PlanError(
+            f"serve(bind={address!r}) could be reached from other machines, and there are no keys; give key= and "
+            "allow=, or say insecure=True if everyone who can reach the port may read the data"
+        )
+    return Bound(address, key, allow)
+
+
+def dial(context: Any, address: str, key: Key | None) -> Any:
+    """A socket that connects to a server, and goes on trying."""
+    zmq = zmq_module()
+    socket = context.socket(zmq.DEALER)
+    socket.ipv6 = "[" in address
+    socket.linger = 200
+    socket.sndhwm = socket.rcvhwm = 0
+    socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL, 50)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    if key is not None:
+        if not key.server:
+            raise PlanError(
+                "connect(key=): the key file does not name the server; make it with: "
+                "penstock keygen NAME --server SERVER.pub"
+            )
+        socket.curve_serverkey = key.server.encode()
+        socket.curve_secretkey, socket.curve_publickey = key.secret.encode(), key.public.encode()
+    socket.connect(address)
+    return socket
+
+
+def _raw(zmq: Any, public: str) -> bytes:
+    decoded: bytes = zmq.utils.z85.decode(public.encode("ascii"))
+    return decoded
