@@ -40,14 +40,16 @@ from penstock.core.tuning import Tuning
 from penstock.core.work import discard
 from penstock.core.workers import LOCK, Crew
 from penstock.executors.executor import usable_cpus
-from penstock.plan.plan import Indexed, Joined, Plan, Step
+from penstock.ops.joint import Memo
+from penstock.ops.op import Op
+from penstock.plan.plan import Indexed, Joined, Plan
 from penstock.plan.rules import Options
 from penstock.program.bridge import Bridge
 from penstock.program.task import Bench
 from penstock.provenance import Place
 from penstock.resume.cursor import saved_edge
 from penstock.resume.schema import Edge, InputState
-from penstock.sources.source import Flow
+from penstock.sources.source import Composite, Flow
 from penstock.stats.counters import ReaderCounters
 from penstock.stats.watch import Meter
 
@@ -74,7 +76,7 @@ class Engine(Dispatch):
         self.lanes: dict[int, Lane] = {}
         self.all_lanes: list[Lane] = []
         self.stores: dict[int, Any] = {}
-        self.memos: dict[Any, dict[str, Any]] = {}
+        self.memos: dict[Any, Memo] = {}
         #: by segment: inputs that go on from epoch to epoch, and where they stood when the state was saved
         self.carried: dict[str, list[Feeder]] = {}
         self.carried_before: dict[str, InputState] = {}
@@ -214,8 +216,8 @@ class Engine(Dispatch):
         run, self.current = self.current, None
         garbage, self.garbage = self.garbage, []
         if run is not None:
-            for step in self._joint_steps():
-                step.op.left(self.memos.get(step.number, {}), whole)
+            for memo in self._memos():
+                memo.left(whole)
             garbage += self.cancelled(run.root)
             run.ended = True
             run.current = False
@@ -241,10 +243,9 @@ class Engine(Dispatch):
         renewed = {lane: lane.renewed(budget) for lane in self.lanes.values()}
         self.lanes = {number: renewed[lane] for number, lane in self.lanes.items()}
         self.all_lanes = [renewed.get(lane, lane) for lane in self.all_lanes]
-        for step in self._joint_steps():
-            memo = self.memos.get(step.number, {})
-            step.op.left(memo, whole=False)
-            step.op.forget(memo)
+        for memo in self._memos():
+            memo.left(whole=False)
+            memo.forget()
         for crew in self.crews.values():
             crew.resettle(self)
         self.unsettled = False
@@ -313,16 +314,22 @@ class Engine(Dispatch):
             self.unsettled = True
             garbage += self._leave() + self._drop_upcoming()
             garbage += self._close_carried()
-            for step in self._joint_steps():
-                step.op.forget(self.memos.get(step.number, {}))
+            for memo in self._memos():
+                memo.forget()
             self.carried_before = dict(carried)
             self.unsettled = False
         discard(garbage)
 
-    def _joint_steps(self) -> list[Step]:
-        """The ops that have joints in this plan."""
+    def _memos(self) -> list[Memo]:
+        """Those of the ops that have joints in this plan."""
         feeds = [stage.feed for stage in self.plan.stages]
-        return [feed.step for feed in feeds if isinstance(feed, Joined) and feed.step is not None]
+        steps = [feed.step for feed in feeds if isinstance(feed, Joined) and feed.step is not None]
+        return [self.memo_of(step.op, step.number) for step in steps]
+
+    def memo_of(self, owner: Op[Any, Any] | Composite, key: Any) -> Memo:
+        """What the joints of an op or a composite share in this loader."""
+        memo = self.memos.get(key)
+        return self.memos.setdefault(key, owner.memo()) if memo is None else memo
 
     def _close_carried(self) -> list[Any]:
         """End what goes on from epoch to epoch. Returns what is to be let go of outside the lock."""
@@ -336,8 +343,8 @@ class Engine(Dispatch):
     def replan(self, run: Run, position: int) -> Run:
         """A sample was skipped where the plan had relied on the count: go on without relying on it."""
         for stage in self.plan.stages:
-            dealt = stage.feed.dealt if isinstance(stage.feed, Indexed) else None
-            if dealt is not None and dealt.op.deals.keeps and dealt.op.deals.world > 1:
+            portion = stage.feed.portion if isinstance(stage.feed, Indexed) else None
+            if portion is not None and portion.keeps and portion.world > 1:
                 raise out_of_step(stage.label, position)
         setup = self._wary_setup()
         plan = self.plan if setup is None else setup.plan
@@ -375,7 +382,7 @@ class Engine(Dispatch):
         """Whether an epoch may be begun before the one before it is over."""
         if any(lane.open and lane.stage.cache_step is not None for lane in self.lanes.values()):
             return False  # what is still being made for a cache would be made again
-        return all(step.op.settled(self.memos.get(step.number, {})) for step in self._joint_steps())
+        return all(memo.settled for memo in self._memos())
 
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, under the names that ``loader.stats()`` gives them.
@@ -390,7 +397,7 @@ class Engine(Dispatch):
             out = {"stuck": self.stuck, "deaths": self.deaths, **self._meter.counts}
             out["cpu_s"] = sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote)
             out |= memory_tally(self.budget, self.blocks)
-            return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memos)
+            return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memo_of)
 
     # ------------------------------------------------------------------ what the loader calls
 
@@ -475,8 +482,8 @@ class Engine(Dispatch):
                 self.closing.set()
                 garbage = self._resettle()
                 garbage += self._leave() + self._drop_upcoming() + self._close_carried()
-                for step in self._joint_steps():
-                    step.op.close(self.memos.get(step.number, {}))
+                for memo in self._memos():
+                    memo.close()
                 self.reader.waiting = False
                 self.reader.unpark()
             discard(garbage)
