@@ -31,6 +31,7 @@ from penstock.core.epoch import Run, begun_at, fits_plan
 from penstock.core.error_log import out_of_step
 from penstock.core.feeder import Feeder
 from penstock.core.lane import Job, Lane, Pull
+from penstock.core.memos import Memos
 from penstock.core.reader import Reader
 from penstock.core.redo import BEGINNING, Start
 from penstock.core.setup import Setup
@@ -40,16 +41,14 @@ from penstock.core.tuning import Tuning
 from penstock.core.work import discard
 from penstock.core.workers import LOCK, Crew
 from penstock.executors.executor import usable_cpus
-from penstock.ops.joint import Memo
-from penstock.ops.op import Op
-from penstock.plan.plan import Indexed, Joined, Plan
+from penstock.plan.plan import Indexed, Plan
 from penstock.plan.rules import Options
 from penstock.program.bridge import Bridge
 from penstock.program.task import Bench
 from penstock.provenance import Place
 from penstock.resume.cursor import saved_edge
 from penstock.resume.schema import Edge, InputState
-from penstock.sources.source import Composite, Flow
+from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
 from penstock.stats.watch import Meter
 
@@ -76,7 +75,7 @@ class Engine(Dispatch):
         self.lanes: dict[int, Lane] = {}
         self.all_lanes: list[Lane] = []
         self.stores: dict[int, Any] = {}
-        self.memos: dict[Any, Memo] = {}
+        self.memos = Memos()
         #: by segment: inputs that go on from epoch to epoch, and where they stood when the state was saved
         self.carried: dict[str, list[Feeder]] = {}
         self.carried_before: dict[str, InputState] = {}
@@ -216,7 +215,7 @@ class Engine(Dispatch):
         run, self.current = self.current, None
         garbage, self.garbage = self.garbage, []
         if run is not None:
-            for memo in self._memos():
+            for memo in self.memos.of_ops(self.plan):
                 memo.left(whole)
             garbage += self.cancelled(run.root)
             run.ended = True
@@ -243,7 +242,7 @@ class Engine(Dispatch):
         renewed = {lane: lane.renewed(budget) for lane in self.lanes.values()}
         self.lanes = {number: renewed[lane] for number, lane in self.lanes.items()}
         self.all_lanes = [renewed.get(lane, lane) for lane in self.all_lanes]
-        for memo in self._memos():
+        for memo in self.memos.of_ops(self.plan):
             memo.left(whole=False)
             memo.forget()
         for crew in self.crews.values():
@@ -314,22 +313,11 @@ class Engine(Dispatch):
             self.unsettled = True
             garbage += self._leave() + self._drop_upcoming()
             garbage += self._close_carried()
-            for memo in self._memos():
+            for memo in self.memos.of_ops(self.plan):
                 memo.forget()
             self.carried_before = dict(carried)
             self.unsettled = False
         discard(garbage)
-
-    def _memos(self) -> list[Memo]:
-        """Those of the ops that have joints in this plan."""
-        feeds = [stage.feed for stage in self.plan.stages]
-        steps = [feed.step for feed in feeds if isinstance(feed, Joined) and feed.step is not None]
-        return [self.memo_of(step.op, step.number) for step in steps]
-
-    def memo_of(self, owner: Op[Any, Any] | Composite, key: Any) -> Memo:
-        """What the joints of an op or a composite share in this loader."""
-        memo = self.memos.get(key)
-        return self.memos.setdefault(key, owner.memo()) if memo is None else memo
 
     def _close_carried(self) -> list[Any]:
         """End what goes on from epoch to epoch. Returns what is to be let go of outside the lock."""
@@ -382,7 +370,7 @@ class Engine(Dispatch):
         """Whether an epoch may be begun before the one before it is over."""
         if any(lane.open and lane.stage.cache_step is not None for lane in self.lanes.values()):
             return False  # what is still being made for a cache would be made again
-        return all(memo.settled for memo in self._memos())
+        return all(memo.settled for memo in self.memos.of_ops(self.plan))
 
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, under the names that ``loader.stats()`` gives them.
@@ -397,7 +385,7 @@ class Engine(Dispatch):
             out = {"stuck": self.stuck, "deaths": self.deaths, **self._meter.counts}
             out["cpu_s"] = sum(lane.counters.cpu_s for lane in self.all_lanes if lane.remote)
             out |= memory_tally(self.budget, self.blocks)
-            return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memo_of)
+            return out | lane_tally(self.all_lanes) | joint_tally(self.plan, self.memos)
 
     # ------------------------------------------------------------------ what the loader calls
 
@@ -482,7 +470,7 @@ class Engine(Dispatch):
                 self.closing.set()
                 garbage = self._resettle()
                 garbage += self._leave() + self._drop_upcoming() + self._close_carried()
-                for memo in self._memos():
+                for memo in self.memos.of_ops(self.plan):
                     memo.close()
                 self.reader.waiting = False
                 self.reader.unpark()

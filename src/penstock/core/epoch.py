@@ -143,12 +143,12 @@ class Run:
     def _joint(self, feed: Joined, epoch: int) -> Joint | None:
         engine = self.engine
         if feed.composite is not None:
-            memo = engine.memo_of(feed.composite, feed.key)
+            memo = engine.memos.of(feed.composite, feed.key)
             return feed.composite.joint(Key(engine.seed, feed.key), epoch, memo)
         return None if feed.step is None else self._joint_of(feed.step, epoch)
 
     def _joint_of(self, step: Step, epoch: int) -> Joint | None:
-        memo = self.engine.memo_of(step.op, step.number)
+        memo = self.engine.memos.of(step.op, step.number)
         return step.op.joint(Key(self.engine.seed, step.key), epoch, memo)
 
     def _identities(self, stage: Stage) -> Identify | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from penstock.core.budget import Budget
 from penstock.core.lane import Lane
-from penstock.ops.joint import Memo
+from penstock.core.memos import Memos
 from penstock.plan.plan import Joined, Plan, Stage
 
 if TYPE_CHECKING:
@@ -45,23 +45,23 @@ def memory_tally(budget: Budget, blocks: Blocks | None) -> dict[str, float]:
     }
 
 
-def joint_tally(plan: Plan, memo_of: Callable[[Any, Any], Memo]) -> dict[str, float]:
+def joint_tally(plan: Plan, memos: Memos) -> dict[str, float]:
     """What ops and composites count at their joints, by the memory that each has."""
     out: dict[str, float] = {}
     for stage in plan.stages:
-        for name, value in _at_joint(stage, memo_of).items():
+        for name, value in _at_joint(stage, memos).items():
             out[name] = out.get(name, 0) + value
     return out
 
 
-def _at_joint(stage: Stage, memo_of: Callable[[Any, Any], Memo]) -> dict[str, float]:
+def _at_joint(stage: Stage, memos: Memos) -> dict[str, float]:
     feed = stage.feed
     if not isinstance(feed, Joined):
         return {}
     if feed.step is not None:
-        found, name = memo_of(feed.step.op, feed.step.number).stats(), feed.step.key
+        found, name = memos.of(feed.step.op, feed.step.number).stats(), feed.step.key
     elif feed.composite is not None:
-        found, name = memo_of(feed.composite, feed.key).stats(), feed.composite.verb
+        found, name = memos.of(feed.composite, feed.key).stats(), feed.composite.verb
     else:
         return {}
     return {f"{name}.{key}": value for key, value in found.items()}
