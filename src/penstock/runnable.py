@@ -10,7 +10,7 @@ from penstock.checks import any_number, whole_number
 from penstock.core.loader import Loader
 from penstock.errors import PlanError
 from penstock.executors.executor import Placement, Pool
-from penstock.ops.op import Op
+from penstock.ops.op import Op, added
 from penstock.plan.explain import Explanation
 from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options, make_plan
@@ -224,7 +224,8 @@ class Runnable(Generic[T]):
         return hash((id(self._source), len(self._ops)))
 
     def __repr__(self) -> str:
-        written = [op.label for op in self._ops if not op.implied]
+        unwritten = added(self._ops)
+        written = [op.label for number, op in enumerate(self._ops) if number not in unwritten]
         return ".".join([self._source.label, *written])
 
 

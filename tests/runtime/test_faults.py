@@ -164,7 +164,6 @@ class Through(Op[Any, Any]):
 
     verb = "through"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
 
     @property
     def label(self):

@@ -409,11 +409,11 @@ def test_the_state_is_small_and_says_what_was_drawn_of_each():
 
 def test_the_memo_counts_the_samples_of_each_component_over_all_epochs():
     source, samples = shaped({"a": (10, 3), "b": (10, 1)}, "first")
-    memo = {}
+    memo = source.memo()
     for epoch in range(2):
         joint = source.joint(Key(0, "mix0"), epoch, memo)
         flat(steps(joint, [Fake(samples[name], epoch) for name in "ab"], 5, 5))
-    assert source.stats(memo) == {"a.samples": 20, "b.samples": 6}
+    assert memo.stats() == {"a.samples": 20, "b.samples": 6}
 
 
 # ---------------------------------------------------------------------- what is accepted, and what is refused

@@ -175,7 +175,6 @@ class Invents(Bad):
     """Says that it only passes samples on."""
 
     effect: ClassVar[Effect] = Effect.PASSES
-    joined: ClassVar[bool] = True
 
     def joint(self, key, epoch, memo):
         return Inventing()

@@ -51,7 +51,6 @@ class TwoOfThree(Op[Any, Any]):
 
     verb = "two_of_three"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
 
     def joint(self, key, epoch, memo):
         return CountDown(self.saves)

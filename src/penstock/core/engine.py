@@ -31,6 +31,7 @@ from penstock.core.epoch import Run, begun_at, fits_plan
 from penstock.core.error_log import out_of_step
 from penstock.core.feeder import Feeder
 from penstock.core.lane import Job, Lane, Pull
+from penstock.core.memos import Memos
 from penstock.core.reader import Reader
 from penstock.core.redo import BEGINNING, Start
 from penstock.core.setup import Setup
@@ -40,7 +41,7 @@ from penstock.core.tuning import Tuning
 from penstock.core.work import discard
 from penstock.core.workers import LOCK, Crew
 from penstock.executors.executor import usable_cpus
-from penstock.plan.plan import Indexed, Joined, Plan, Step
+from penstock.plan.plan import Indexed, Plan
 from penstock.plan.rules import Options
 from penstock.program.bridge import Bridge
 from penstock.program.task import Bench
@@ -74,7 +75,7 @@ class Engine(Dispatch):
         self.lanes: dict[int, Lane] = {}
         self.all_lanes: list[Lane] = []
         self.stores: dict[int, Any] = {}
-        self.memos: dict[Any, dict[str, Any]] = {}
+        self.memos = Memos()
         #: by segment: inputs that go on from epoch to epoch, and where they stood when the state was saved
         self.carried: dict[str, list[Feeder]] = {}
         self.carried_before: dict[str, InputState] = {}
@@ -214,8 +215,8 @@ class Engine(Dispatch):
         run, self.current = self.current, None
         garbage, self.garbage = self.garbage, []
         if run is not None:
-            for step in self._joint_steps():
-                step.op.left(self.memos.get(step.number, {}), whole)
+            for memo in self.memos.of_ops(self.plan):
+                memo.left(whole)
             garbage += self.cancelled(run.root)
             run.ended = True
             run.current = False
@@ -241,10 +242,9 @@ class Engine(Dispatch):
         renewed = {lane: lane.renewed(budget) for lane in self.lanes.values()}
         self.lanes = {number: renewed[lane] for number, lane in self.lanes.items()}
         self.all_lanes = [renewed.get(lane, lane) for lane in self.all_lanes]
-        for step in self._joint_steps():
-            memo = self.memos.get(step.number, {})
-            step.op.left(memo, whole=False)
-            step.op.forget(memo)
+        for memo in self.memos.of_ops(self.plan):
+            memo.left(whole=False)
+            memo.forget()
         for crew in self.crews.values():
             crew.resettle(self)
         self.unsettled = False
@@ -313,16 +313,11 @@ class Engine(Dispatch):
             self.unsettled = True
             garbage += self._leave() + self._drop_upcoming()
             garbage += self._close_carried()
-            for step in self._joint_steps():
-                step.op.forget(self.memos.get(step.number, {}))
+            for memo in self.memos.of_ops(self.plan):
+                memo.forget()
             self.carried_before = dict(carried)
             self.unsettled = False
         discard(garbage)
-
-    def _joint_steps(self) -> list[Step]:
-        """The ops that have joints in this plan."""
-        feeds = [stage.feed for stage in self.plan.stages]
-        return [feed.step for feed in feeds if isinstance(feed, Joined) and feed.step is not None]
 
     def _close_carried(self) -> list[Any]:
         """End what goes on from epoch to epoch. Returns what is to be let go of outside the lock."""
@@ -336,8 +331,8 @@ class Engine(Dispatch):
     def replan(self, run: Run, position: int) -> Run:
         """A sample was skipped where the plan had relied on the count: go on without relying on it."""
         for stage in self.plan.stages:
-            dealt = stage.feed.dealt if isinstance(stage.feed, Indexed) else None
-            if dealt is not None and dealt.op.deals.keeps and dealt.op.deals.world > 1:
+            portion = stage.feed.portion if isinstance(stage.feed, Indexed) else None
+            if portion is not None and portion.keeps and portion.world > 1:
                 raise out_of_step(stage.label, position)
         setup = self._wary_setup()
         plan = self.plan if setup is None else setup.plan
@@ -375,7 +370,7 @@ class Engine(Dispatch):
         """Whether an epoch may be begun before the one before it is over."""
         if any(lane.open and lane.stage.cache_step is not None for lane in self.lanes.values()):
             return False  # what is still being made for a cache would be made again
-        return all(step.op.settled(self.memos.get(step.number, {})) for step in self._joint_steps())
+        return all(memo.settled for memo in self.memos.of_ops(self.plan))
 
     def stage_stats(self) -> dict[str, float]:
         """The counters of all stages, under the names that ``loader.stats()`` gives them.
@@ -475,8 +470,8 @@ class Engine(Dispatch):
                 self.closing.set()
                 garbage = self._resettle()
                 garbage += self._leave() + self._drop_upcoming() + self._close_carried()
-                for step in self._joint_steps():
-                    step.op.close(self.memos.get(step.number, {}))
+                for memo in self.memos.of_ops(self.plan):
+                    memo.close()
                 self.reader.waiting = False
                 self.reader.unpark()
             discard(garbage)

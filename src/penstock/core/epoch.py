@@ -111,10 +111,11 @@ class Run:
 
     def _shard_order(self, step: Step | None, epoch: int, count: int) -> Sequence[int] | None:
         """In which order so many parts of a stream are opened."""
-        return None if step is None else step.op.shard_order(count, Key(self.engine.seed, step.key), epoch)
+        joint = None if step is None else self._joint_of(step, epoch)
+        return None if joint is None else joint.shard_order(count)
 
     def _queues(self, stage: Stage, feed: Joined, joint: Joint | None) -> list[Feeder]:
-        carries = feed.step is not None and feed.step.op.carries
+        carries = feed.step is not None and joint is not None and joint.carries
         kept: list[Feeder] | None = self.engine.carried.get(stage.segment) if carries else None
         if kept is not None:
             for queue in kept:
@@ -142,12 +143,13 @@ class Run:
     def _joint(self, feed: Joined, epoch: int) -> Joint | None:
         engine = self.engine
         if feed.composite is not None:
-            memo = engine.memos.setdefault(feed.key, {})
+            memo = engine.memos.of(feed.composite, feed.key)
             return feed.composite.joint(Key(engine.seed, feed.key), epoch, memo)
-        if feed.step is None:
-            return None
-        memo = engine.memos.setdefault(feed.step.number, {})
-        return feed.step.op.joint(Key(engine.seed, feed.step.key), epoch, memo)
+        return None if feed.step is None else self._joint_of(feed.step, epoch)
+
+    def _joint_of(self, step: Step, epoch: int) -> Joint | None:
+        memo = self.engine.memos.of(step.op, step.number)
+        return step.op.joint(Key(self.engine.seed, step.key), epoch, memo)
 
     def _identities(self, stage: Stage) -> Identify | None:
         """What tells the samples of a stage apart, whatever the epoch; None if nothing does."""
@@ -317,12 +319,12 @@ def _positions(stage: Stage, epoch: int, length: Any, start: Start) -> PositionI
     grouped = any(step.op.effect is Effect.REGROUPS for step in stage.steps)
     part = None
     if feed.dealt is not None:
-        deals = feed.dealt.op.deals
+        portion = feed.portion
         front = start.front
         if grouped and front is not None and front.inputs and front.inputs[0] is not None:
             front = None if front.inputs[0].edge is None else front.inputs[0].edge.front
-        base = (front.at or 0) if front is not None and deals.keeps else 0
-        part = Part(deals, base)
+        base = (front.at or 0) if front is not None and portion.keeps else 0
+        part = Part(portion, base)
     batched = stage.segment if grouped else ""
     return PositionInlet(epoch, length, stage.unit, batched=batched, start=start, part=part, depth=stage.expands)
 

@@ -66,7 +66,7 @@ class Lane:
         #: the largest of the last chunks that came while others waited for a late ticket
         self.late_estimate = Estimate()
         #: draws what it passes on from what is there to have samples at hand
-        self.draws = stage.joint_op is not None and stage.joint_op.decouples
+        self.draws = stage.draws
         #: bytes that came of one unit of the last ticket
         self.unit_bytes = 0
         #: what its samples are, found out by its workers, where a reservoir asks and a user's function decides

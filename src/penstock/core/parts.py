@@ -18,7 +18,7 @@ def parts_of(plan: Plan) -> list[Part]:
 def _parts(stage: Stage, reservoir: str, feeder: str) -> Iterator[Part]:
     feed, site = stage.feed, stage.site
     for child in feed.children:
-        if stage.joint_op is not None and stage.joint_op.decouples and isinstance(feed, Joined) and feed.step:
+        if stage.draws and isinstance(feed, Joined) and feed.step:
             yield from _parts(child, feed.step.key, child.label)
         else:
             yield from _parts(child, reservoir, feeder)

@@ -81,7 +81,7 @@ class _Peeking:
             # What a cache would keep is drawn for the sample, whatever the epoch.
             self.task.for_cache = number < (self.stage.cache_step or 0)
             _raise(chunk)
-            if step.op.effect is Effect.REGROUPS or step.op.implied:
+            if step.op.effect is Effect.REGROUPS or step.added:
                 break
             if step.op.effect is Effect.PASSES:
                 continue

@@ -61,9 +61,8 @@ class Setup:
             inline=inline,
             reader_works=inline or any(lane.helpable for lane in lanes.values()),
             timed=any(step.op.timeout_s is not None for stage in plan.stages for step in stage.steps),
-            draws=any(op.decouples for op in plan.joint_ops),
-            forks=not any(op.carries for op in plan.joint_ops)
-            and all(isinstance(stage.feed, (Indexed, Joined)) for stage in plan.stages),
+            draws=plan.draws,
+            forks=not plan.carries and all(isinstance(stage.feed, (Indexed, Joined)) for stage in plan.stages),
         )
 
 
@@ -71,7 +70,7 @@ def _lane(engine: Any, stage: Stage, crew: Crew, lanes: dict[int, Lane]) -> Lane
     store = None
     if stage.cache_step is not None:
         step = stage.steps[stage.cache_step]
-        store = engine.stores.setdefault(step.number, step.op.store())
+        store = engine.stores.setdefault(step.number, step.op.memo().store())
     program = Program(stage, engine.seed, one_by_one=engine.budget.bounded, store=store)
     if isinstance(stage.feed, Joined) and stage.feed.composite is None:
         program.upstream = lanes[stage.feed.children[0].number].program

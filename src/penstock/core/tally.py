@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from penstock.core.budget import Budget
 from penstock.core.lane import Lane
+from penstock.core.memos import Memos
 from penstock.plan.plan import Joined, Plan, Stage
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
         out[f"{name}.occupancy"] = lane.counters.occupancy
         out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
         for step in lane.stage.steps:
-            out |= {f"{step.key}.{key}": value for key, value in step.op.counted().items()}
+            if step.op.moves is not None:
+                out |= {f"{step.key}.{key}": value for key, value in step.op.moves.stats().items()}
         if hasattr(lane.program.store, "stats"):  # a cache in a folder; one store for all plans of a loader
             step = lane.stage.steps[lane.stage.cache_step or 0]
             out |= {f"{step.key}.{key}": value for key, value in lane.program.store.stats().items()}
@@ -43,7 +45,7 @@ def memory_tally(budget: Budget, blocks: Blocks | None) -> dict[str, float]:
     }
 
 
-def joint_tally(plan: Plan, memos: Mapping[Any, dict[str, Any]]) -> dict[str, float]:
+def joint_tally(plan: Plan, memos: Memos) -> dict[str, float]:
     """What ops and composites count at their joints, by the memory that each has."""
     out: dict[str, float] = {}
     for stage in plan.stages:
@@ -52,14 +54,14 @@ def joint_tally(plan: Plan, memos: Mapping[Any, dict[str, Any]]) -> dict[str, fl
     return out
 
 
-def _at_joint(stage: Stage, memos: Mapping[Any, dict[str, Any]]) -> dict[str, float]:
+def _at_joint(stage: Stage, memos: Memos) -> dict[str, float]:
     feed = stage.feed
     if not isinstance(feed, Joined):
         return {}
     if feed.step is not None:
-        found, name = feed.step.op.stats(memos.get(feed.step.number, {})), feed.step.key
+        found, name = memos.of(feed.step.op, feed.step.number).stats(), feed.step.key
     elif feed.composite is not None:
-        found, name = feed.composite.stats(memos.get(feed.key, {})), feed.composite.verb
+        found, name = memos.of(feed.composite, feed.key).stats(), feed.composite.verb
     else:
         return {}
     return {f"{name}.{key}": value for key, value in found.items()}

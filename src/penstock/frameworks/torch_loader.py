@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from penstock.ops.op import Effect, Op
+from penstock.ops.op import Effect, Op, group_size
 from penstock.sources.source import Flow
 
 __all__ = ["TorchLoader"]
@@ -53,7 +53,7 @@ class TorchLoader:
     @property
     def batch_size(self) -> int | None:
         """The size of a batch, or None if samples come one by one or batches vary in size."""
-        return None if self._batch is None else self._batch.group_size()
+        return None if self._batch is None else group_size(self._batch) or None
 
     @property
     def drop_last(self) -> bool:

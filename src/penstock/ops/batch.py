@@ -47,8 +47,6 @@ class Batch(Op[Sample, Any]):
 
     verb = "batch"
     effect: ClassVar[Effect] = Effect.REGROUPS
-    blocking = True
-    joined = True
 
     def __post_init__(self) -> None:
         if isinstance(self.size, bool) or not isinstance(self.size, (int, np.integer)):
@@ -80,19 +78,6 @@ class Batch(Op[Sample, Any]):
     def calls_user(self) -> bool:  # type: ignore[override]
         return self.collate is not None
 
-    @property
-    def plain(self) -> bool:  # type: ignore[override]
-        """Whether a source may read the batch as one block instead of sample by sample."""
-        return self.collate is None and self.pad is None
-
-    def group_size(self) -> int:
-        return self.size
-
-    def keeps_group(self, count: int) -> bool:
-        if count < self.size and self.drop_last == "raise":
-            raise too_few(count, self.size)
-        return count == self.size or not self.drop_last
-
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
         """Each of `samples` is the list of one group; the places are those of their samples."""
         if self.collate is not None:
@@ -104,7 +89,7 @@ class Batch(Op[Sample, Any]):
         return list(info.each(partial(stacked, describe=describe, pad=self.pad), samples))
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
-        return Cut(self.size, self.drop_last)
+        return Cut(self.size, self.drop_last, one_read=self.collate is None and self.pad is None)
 
     def length(self, n: Length) -> Length:
         if not isinstance(n, int):
@@ -125,9 +110,15 @@ class Cut(Joint):
 
     groups = True
 
-    def __init__(self, size: int, drop_last: bool | Literal["raise"]) -> None:
-        self.size = self.per_output = size
+    def __init__(self, size: int, drop_last: bool | Literal["raise"], one_read: bool = False) -> None:
+        self.size = self.per_output = self.group_size = self.largest_group = size
         self.drop_last = drop_last
+        self.one_read = one_read
+
+    def keeps_group(self, count: int) -> bool:
+        if count < self.size and self.drop_last == "raise":
+            raise too_few(count, self.size)
+        return count == self.size or not self.drop_last
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs

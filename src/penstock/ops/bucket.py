@@ -59,8 +59,6 @@ class Bucket(Op[In, Any]):
 
     verb = "bucket"
     effect: ClassVar[Effect] = Effect.REGROUPS
-    blocking = True
-    joined = True
 
     def __post_init__(self) -> None:
         if isinstance(self.by, bool) or not (isinstance(self.by, (str, int)) or callable(self.by)):
@@ -90,9 +88,6 @@ class Bucket(Op[In, Any]):
             return f"sample {info.task.index_of(info.task.place_in_hand[number])}"
 
         return list(info.each(partial(stacked, describe=describe, pad=self.pad), samples))
-
-    def largest_group(self) -> int:
-        return self.size if isinstance(self.size, int) else max(self.size)
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         sizes = [self.size] * (len(self.bounds) + 1) if isinstance(self.size, int) else list(self.size)
@@ -152,6 +147,7 @@ class _Bins(Keeping):
         super().__init__(hoards)
         self.bounds = bounds
         self.sizes = sizes
+        self.largest_group = max(sizes)
         self.budget = budget
         self.bins: list[list[Resident]] = [[] for _ in sizes]
         self.longest: list[Any] = [0] * len(sizes)

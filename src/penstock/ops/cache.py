@@ -11,7 +11,7 @@ from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.lazy import named
 from penstock.ops.joint import Ingredient, Input, Joint
-from penstock.ops.op import Effect, In, Key, Op
+from penstock.ops.op import Effect, In, Key, Memo, Op
 from penstock.provenance import Place
 from penstock.trees import nbytes, read_only
 
@@ -59,9 +59,6 @@ class Cache(Op[In, In]):
 
     verb = "cache"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
-    remembers = True
-    blocking = True
 
     def __init__(
         self,
@@ -98,23 +95,35 @@ class Cache(Op[In, In]):
     def label(self) -> str:
         return "cache()" if self.path is None else f"cache({self.path!r})"
 
-    def store(self) -> Any:
-        if self.path is None:
-            return Store(self.max_bytes)
-        return named("penstock.disk.store:DiskStore")(self.path, self.max_bytes, self.label)
+    def memo(self) -> Memo:
+        return _Memo(self)
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
-        if self.path is not None:
-            raise PlanError(WHOLE_EPOCHS.format(label=self.label))
-        return _Replay(memo.setdefault("tape", _Tape(self.max_bytes)))
+        replay = _Replay(memo.setdefault("tape", _Tape(self.max_bytes)))
+        replay.refused = "" if self.path is None else WHOLE_EPOCHS.format(label=self.label)
+        return replay
 
-    def settled(self, memo: dict[str, Any]) -> bool:
-        tape = memo.get("tape")
+
+class _Memo(Memo):
+    """The tape of one loader, once a joint has been made."""
+
+    def __init__(self, op: Cache[Any]) -> None:
+        self.op = op
+
+    def store(self) -> Any:
+        op = self.op
+        if op.path is None:
+            return Store(op.max_bytes)
+        return named("penstock.disk.store:DiskStore")(op.path, op.max_bytes, op.label)
+
+    @property
+    def settled(self) -> bool:
+        tape = self.get("tape")
         return tape is not None and (tape.kept or tape.full)
 
-    def left(self, memo: dict[str, Any], whole: bool) -> None:
+    def left(self, whole: bool) -> None:
         # Workers may have recorded an epoch to its end that the training loop has broken off.
-        tape = memo.get("tape")
+        tape = self.get("tape")
         if tape is not None and not tape.kept:
             tape.kept = tape.complete and whole
             if not tape.kept:
@@ -170,6 +179,7 @@ class _Replay(Joint):
     """Records the first complete epoch; afterwards plays it back and leaves the upstream closed."""
 
     opens_inputs = True
+    remembers = True
 
     def __init__(self, tape: _Tape) -> None:
         self.tape = tape

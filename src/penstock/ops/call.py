@@ -12,7 +12,7 @@ from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Placement, Pool
 from penstock.ops.fields import get_field, with_field
 from penstock.ops.functions import as_function, check_function, function_name, is_async, settled, where
-from penstock.ops.op import In, Op, Out
+from penstock.ops.op import Delivery, In, Op, Out
 
 __all__ = ["CallOp", "Retry"]
 
@@ -93,16 +93,12 @@ class CallOp(Op[In, Out]):
         return self.on == "async" or is_async(self.fn)
 
     @property
-    def blocking(self) -> bool:  # type: ignore[override]
-        return not self.asynchronous
+    def random(self) -> bool | Literal["global"]:  # type: ignore[override]
+        return self.rng
 
     @property
-    def one_thread(self) -> bool:  # type: ignore[override]
-        return self.rng == "global"
-
-    @property
-    def random(self) -> bool:  # type: ignore[override]
-        return bool(self.rng)
+    def delivery(self) -> Delivery:  # type: ignore[override]
+        return Delivery(self.ordered)
 
     @cached_property
     def may_skip(self) -> bool:  # type: ignore[override]

@@ -36,9 +36,6 @@ class Epoch(Op[In, In]):
 
     verb = "epoch"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
-    counts = True
-    carries = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole_number(self.n, "epoch(n)", least=1))
@@ -58,6 +55,8 @@ class Epoch(Op[In, In]):
 
 
 class _Stretch(Order):
+    counts = True
+
     def __init__(self, n: int) -> None:
         self.n = n
 
@@ -75,6 +74,7 @@ class _Onward(Joint):
     """Takes the next `n` samples of an upstream that goes round and round."""
 
     opens_inputs = True
+    carries = True
 
     def __init__(self, n: int, epoch: int) -> None:
         self.next = epoch * n

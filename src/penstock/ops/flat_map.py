@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from penstock.checks import whole_number
 from penstock.ops.call import CallOp
 from penstock.ops.fields import with_field
-from penstock.ops.op import Effect, In, Out
+from penstock.ops.op import Delivery, Effect, In, Out
 
 __all__ = ["FlatMap"]
 
@@ -40,6 +40,10 @@ class FlatMap(CallOp[In, Out]):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "interleave", whole_number(self.interleave, "flat_map(interleave=)", least=1))
+
+    @property
+    def delivery(self) -> Delivery:  # type: ignore[override]
+        return Delivery(self.ordered, self.interleave)
 
     def at_once(self, value: Any) -> Any:
         return list(value)

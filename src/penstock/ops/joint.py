@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from penstock.errors import StateMismatch
 from penstock.provenance import Place
 
-__all__ = ["LOST", "Absent", "Ingredient", "Input", "Joint", "Length", "Redone"]
+__all__ = ["LOST", "Absent", "Ingredient", "Input", "Joint", "Length", "Memo", "Redone"]
 
 #: a number of samples, ``math.inf`` for no end, None for "not known before the run"
 Length = float | int | None
@@ -103,6 +103,32 @@ class Redone(Protocol):
     losses: list[Any]
 
 
+class Memo(dict[str, Any]):
+    """What the joints of one op share in a loader, from epoch to epoch. Each method is called under the lock."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether it will not change any more, so that epochs may overlap."""
+        return True
+
+    def left(self, whole: bool) -> None:
+        """The training loop has left an epoch: at its end if `whole`, else before."""
+
+    def forget(self) -> None:
+        """The loader continues from another state: keep no samples."""
+
+    def close(self) -> None:
+        """The loader is closed: keep no samples, but what was counted."""
+
+    def stats(self) -> dict[str, float]:
+        """What it has counted, for ``loader.stats()``: each name gets the op's title in front."""
+        return {}
+
+    def store(self) -> Any:
+        """For a joint that `remembers`: a new, empty store of single samples."""
+        return None
+
+
 class Joint(ABC):
     """Brings samples of one or several upstreams together, in the order of delivery.
 
@@ -128,7 +154,26 @@ class Joint(ABC):
     takes_losses: ClassVar[bool] = False
     #: its outputs are no recipes: they depend on who is faster, and are not made again
     approximate: ClassVar[bool] = False
-    #: takes in what comes at any time, by `absorb`, and is told the next four
+    #: goes on in the next epoch where it stood, with the same inputs
+    carries: ClassVar[bool] = False
+    #: serves again what it has seen. Over an indexed source the plan has no joint for it: the `store` of its memo
+    #: keeps single samples
+    remembers: ClassVar[bool] = False
+    #: why it cannot be run; the plan refuses it with this
+    refused: str = ""
+    #: it only cuts its input into groups of so many samples, so workers that have the samples may do that; 0 if not
+    group_size: int = 0
+    #: the most samples that one of its groups has; 0 if that is not known, or if it makes none
+    largest_group: int = 0
+    #: a group is stacked plainly, so a source that reads batches may make it in one read
+    one_read: bool = False
+    #: if it deals samples to ranks: the rank, the number of ranks, and how (`ops/shard.py`). Over an indexed source
+    #: the plan deals positions in its place
+    portion: Any = None
+    #: `shard_order` has a say
+    orders_shards: ClassVar[bool] = False
+    #: takes in what comes at any time, by `absorb`, so the ops after it never wait for workers of those before;
+    #: and is told the next four
     eager: ClassVar[bool] = False
     #: how many samples are lacking for what comes next, with none on their way
     lacked: int = 0
@@ -172,6 +217,21 @@ class Joint(ABC):
     def kept(self) -> int:
         """How many samples it keeps."""
         return 0
+
+    def keeps_group(self, count: int) -> bool:
+        """With a `group_size`: whether a last group of `count` samples is passed on."""
+        return True
+
+    def large_state(self, groups: Sequence[int]) -> str:
+        """What `explain()` says of the size of a saved state, if it is large because the inputs are groups.
+
+        `groups` are the largest sizes of these, of the groups in them, and so on; 0 where that is not known.
+        """
+        return ""
+
+    def shard_order(self, count: int) -> Sequence[int] | None:
+        """In which order the `count` shards of a stream before this op are to be opened in its epoch."""
+        return None
 
     def output_of(self, number: int, taken: int, outputs: int) -> int:
         """The output of the last step that the sample taken as number `taken` of input `number` went into.

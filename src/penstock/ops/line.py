@@ -22,8 +22,6 @@ class Line(Op[In, In]):
 
     verb = "line"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
-    implied: ClassVar[bool] = True
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         return _Line()

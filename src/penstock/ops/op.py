@@ -1,7 +1,7 @@
 """The contract of an op: traits that the plan reads, and `run`, which does the work.
 
-The plan and the runtime never look at an op's type, only at what it says of itself here, so a
-new op is one new file.
+The plan and the runtime never look at an op's type, only at what it says of itself here and in the `Order` and
+the `Joint` that it returns. So a new op is one new file.
 
 `Effect` says what an op does to the number of samples:
 
@@ -13,6 +13,7 @@ SELECTS    one truth per sample: keep it or not       filter
 EXPANDS    one iterable of outputs per sample         flat_map, unbatch
 REGROUPS   one output per group of samples            batch
 PASSES     is not run; its joint or order does it all  take, shuffle
+DEALS      is not run; `deal` says what stands for it   shard
 =========  =========================================  ==========================================
 
 An op that needs samples in the order of delivery has a `Joint` (`ops/joint.py`): serial, pure, cheap, without
@@ -28,23 +29,32 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.executors.executor import Placement
-from penstock.ops.joint import Joint, Length
-from penstock.provenance import Place
+from penstock.ops.joint import Joint, Length, Memo
+from penstock.provenance import Place, extended
 
 __all__ = [
+    "Delivery",
     "Effect",
     "Key",
     "Length",
+    "Memo",
+    "Moves",
     "Op",
     "Order",
+    "Prepared",
     "RunInfo",
     "Share",
+    "added",
+    "blocks",
+    "group_size",
+    "in_own_thread",
+    "joint_of",
 ]
 
 In = TypeVar("In")
@@ -59,6 +69,7 @@ class Effect(Enum):
     EXPANDS = "expands"
     REGROUPS = "regroups"
     PASSES = "passes"
+    DEALS = "deals"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,12 @@ class Order(ABC):
     stores: str = "nothing is stored"
     #: `trace` calls a function of the user's, so it is never called under the lock
     calls_user: bool = False
+    #: it counts samples as they pass; without it, a sample that a function skips does not matter
+    counts: bool = False
+    #: it is the same before and after ops that treat every sample by itself, even if these vary the count
+    commutes: bool = False
+    #: for an op without a joint: what the user can write where positions cannot be read in any order
+    instead: str = ""
 
     @abstractmethod
     def length(self, n: int) -> Length:
@@ -126,9 +143,54 @@ class Order(ABC):
         """The upstream's epoch (one, or one each) and positions that stand at `positions`."""
 
 
+class Delivery(NamedTuple):
+    """How the outputs of an op leave its stage."""
+
+    #: in the order of the inputs; otherwise as they are finished
+    ordered: bool = True
+    #: outputs of so many consecutive inputs alternate, one by one
+    interleave: int = 1
+    #: so many finished samples are kept ready; this has no say in what is delivered
+    ready: int | None = None
+    #: these count what is being made, too: they bound a memory of which there is little
+    strict: bool = False
+
+
+class Prepared(NamedTuple):
+    """What stands for an op that `moves` batches, in one loader."""
+
+    op: Op[Any, Any]
+    #: an op that runs after all others
+    last: Op[Any, Any] | None = None
+    #: what the reader makes of each batch before the training loop gets it
+    receive: Callable[[Any], Any] | None = None
+
+
+class Moves(ABC):
+    """Moves batches to a device, in one thread of its own in which the ops after it run, too."""
+
+    #: what `explain()` says about it
+    remarks: Sequence[str] = ()
+    #: what it has moved cannot leave the process
+    local: bool = False
+    #: copies go on after a batch has been passed on
+    asynchronous: bool = False
+
+    @abstractmethod
+    def prepared(self) -> Prepared:
+        """What runs in one loader. Called in the thread that makes the loader."""
+
+    def stats(self) -> dict[str, float]:
+        """What it has counted in its loader, for ``loader.stats()``: each name gets the op's title in front."""
+        return {}
+
+    def close(self) -> None:
+        """Its loader is closed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What an op that `parts` is told when a loader is made."""
+    """What an op that DEALS is told when a loader is made."""
 
     rank: int
     world: int
@@ -143,79 +205,36 @@ class Share:
 
 
 class Op(ABC, Generic[In, Out]):
-    """One step of a pipeline: a frozen value. Subclasses are frozen dataclasses."""
+    """One step of a pipeline: a frozen value. Subclasses are frozen dataclasses.
+
+    An op has these twelve traits. What else the plan wants to know, it asks the op's `Order` or `Joint`.
+    """
 
     #: the fluent method's name
     verb: ClassVar[str]
-    effect: ClassVar[Effect] = Effect.KEEPS
 
+    effect: ClassVar[Effect] = Effect.KEEPS
     placement: Placement | None = None
-    #: outputs leave in the order of the inputs
-    ordered: bool = True
+    delivery: Delivery = Delivery()
     #: a sample may be dropped, so the count is not kept
     may_skip: bool = False
     #: calls a function of the user's, which may raise Skip
     calls_user: bool = False
-    #: runs coroutines
-    asynchronous: bool = False
-    #: must not ride on an event loop: it calls a plain function or copies data
-    blocking: bool = False
-    #: outputs of so many consecutive inputs alternate
-    interleave: int = 1
-    #: the most finished samples to keep ready; has no say in what is delivered
-    buffer: int | None = None
-    #: draws from global generators, so it needs a process to itself
-    one_thread: bool = False
-    #: chooses by the seed and the epoch, so that another epoch gives something else
-    random: bool = False
     #: what becomes of a sample that fails: "raise", "skip" or a Retry
     on_error: Any = "raise"
     #: how long a call may take
     timeout_s: float | None = None
-    #: the outputs of a group have the places of its members
-    ungroups: bool = False
-    #: a group is stacked plainly, so a source that reads batches may make it in one read
-    plain: bool = False
-    #: has a joint
-    joined: bool = False
-    #: reads the samples whose numbers its source gives: an order behind it is one of these numbers
-    reads: bool = False
-    #: the order it makes is the same before and after ops on single samples
-    commutes: bool = False
-    #: it counts samples as they pass
-    counts: bool = False
+    #: chooses by the seed and the epoch, so another epoch gives something else. "global": it draws from the global
+    #: generators, so only one thread of a process may run it
+    random: bool | Literal["global"] = False
+    #: runs coroutines
+    asynchronous: bool = False
     #: `run` is nothing but ``info.bound(sample)`` for every sample, so maps in a row are one loop
     elementwise: bool = False
-    #: goes on for ever
-    endless: bool = False
-    #: its joint goes on in the next epoch where it stood, with the same inputs
-    carries: bool = False
-    #: what is behind it must not wait for the workers of what is before it
-    decouples: bool = False
-    #: runs in one thread of its own in this process, and the ops after it ride there
-    own_thread: bool = False
-    #: `buffer` also counts what is being made, so that it bounds a memory of which there is little
-    strict: bool = False
-    #: what `explain()` says about it
-    remarks: Sequence[str] = ()
-    #: the device that it moves batches to, if it does; `prepared` then makes the ops that run
-    target: Any = None
-    #: what it passes on depends on who is faster, so a saved state is not exact
-    approximate: bool = False
-    #: `shard_order` has a say
-    orders_shards: bool = False
-    #: what to use where positions cannot be read in any order
-    instead: str = ""
-    #: serves again what it has seen; `store` makes what it keeps
-    remembers: bool = False
-    #: ops that have to stand before it, and are added with it
+    #: ops that have to stand right before it, and are added with it
     preceded_by: Sequence[Op[Any, Any]] = ()
-    #: was added with another op
-    implied: ClassVar[bool] = False
-    #: stands for the part of one rank; `deal` says what that is, once the rank is known
-    parts: bool = False
-    #: what came of that: positions are dealt to ranks in blocks
-    deals: Any = None
+    #: for an op that moves batches to a device: how
+    moves: Moves | None = None
 
     @property
     def title(self) -> str:
@@ -224,7 +243,7 @@ class Op(ABC, Generic[In, Out]):
 
     @property
     def label(self) -> str:
-        """The op as `explain()` shows it."""
+        """The op as `explain()` shows it; nothing if it does not."""
         return self.verb + "()"
 
     @property
@@ -235,7 +254,7 @@ class Op(ABC, Generic[In, Out]):
     @property
     def full_label(self) -> str:
         """The op with its file:line, for messages."""
-        return f"{self.label} at {self.where}" if self.where else self.label
+        return f"{self.label} at {self.where}" if self.where else self.label or self.verb
 
     def bind(self) -> Any:
         """Called once per worker; `run` finds the result as ``info.bound``."""
@@ -249,86 +268,69 @@ class Op(ABC, Generic[In, Out]):
         """The same on an event loop, for an op that is `asynchronous`."""
         return self.run(samples, info)
 
+    def place_of(self, place: Place, number: int) -> Place:
+        """For EXPANDS: the place of output `number` of the sample at `place`."""
+        return extended(place, number)
+
     def order(self) -> Order | None:
         """The order this op makes where the upstream allows random access."""
-        return None
-
-    def shard_order(self, count: int, key: Key, epoch: int) -> Sequence[int] | None:
-        """In which order the parts of a stream before this op are to be opened, if it has a say in it."""
         return None
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint | None:
         """A new joint for one epoch, where the samples must come in the order of delivery.
 
-        `memo` is the op's own in this loader, and is kept from epoch to epoch.
+        `memo` is what `memo()` has returned, and is kept from epoch to epoch. The plan makes a joint, too, which it
+        never runs: it reads the joint's attributes.
         """
         return None
 
-    def settled(self, memo: dict[str, Any]) -> bool:
-        """Whether the memo will not change any more, so that epochs may overlap."""
-        return True
-
-    def left(self, memo: dict[str, Any], whole: bool) -> None:
-        """The training loop has left an epoch: at its end if `whole`, else before."""
-
-    def stats(self, memo: dict[str, Any]) -> dict[str, float]:
-        """What it has counted, for ``loader.stats()``: each name gets the op's title in front."""
-        return {}
-
-    def forget(self, memo: dict[str, Any]) -> None:
-        """Another state is to be gone on with: keep no samples."""
-
-    def close(self, memo: dict[str, Any]) -> None:
-        """The loader is closed: keep no samples, but what was counted."""
-
-    def store(self) -> Any:
-        """For an op that `remembers`: a new, empty `Store`."""
-        return None
+    def memo(self) -> Memo:
+        """What the joints of this op share in one loader: a new, empty one."""
+        return Memo()
 
     def deal(self, share: Share) -> tuple[Sequence[Op[Any, Any]], Sequence[Op[Any, Any]]]:
-        """For an op that `parts`: the ops that stand in its place, and those behind all others."""
+        """For DEALS: the ops that stand in its place, and those behind all others."""
         return (self,), ()
-
-    def prepared(self) -> tuple[Op[Any, Any], Op[Any, Any] | None]:
-        """For an op with a `target`: the op that runs in one loader, and one that runs after all others.
-
-        Called in the thread that makes the loader.
-        """
-        return self, None
-
-    def received(self, sample: Any) -> Any:
-        """What the training loop gets of a sample that this op, the last of all, has passed on.
-
-        The reader calls it.
-        """
-        return sample
-
-    def counted(self) -> dict[str, float]:
-        """What an op that belongs to one loader has counted, for ``loader.stats()``, as `stats` of a joint."""
-        return {}
-
-    def ended(self) -> None:
-        """The loader of an op that was `prepared` for it is closed."""
-
-    def group_size(self) -> int | None:
-        """For REGROUPS: the number of samples in a group, if that never varies."""
-        return None
-
-    def largest_group(self) -> int | None:
-        """For REGROUPS: the most samples in a group, if that is known."""
-        return self.group_size()
-
-    def keeps_group(self, count: int) -> bool:
-        """For REGROUPS: whether a last group of `count` samples is passed on."""
-        return True
-
-    def large_state(self, before: Sequence[Op[Any, Any]]) -> str:
-        """What `explain()` says of the size of a saved state, if this op behind the ops `before` makes it large."""
-        return ""
 
     def length(self, n: Length) -> Length:
         """How many samples leave when `n` come."""
-        return n if self.effect in (Effect.KEEPS, Effect.PASSES) and not self.may_skip else unknown(n)
+        return n if self.effect in (Effect.KEEPS, Effect.PASSES, Effect.DEALS) and not self.may_skip else unknown(n)
+
+
+def joint_of(op: Op[Any, Any]) -> Joint | None:
+    """A joint of `op` that is never run, to read its attributes; None if the op has no joint."""
+    return op.joint(Key(0, ""), 0, op.memo())
+
+
+def in_own_thread(op: Op[Any, Any]) -> bool:
+    """Whether `op` runs in one thread of its own in this process, and the ops after it ride there."""
+    joint = joint_of(op)
+    return op.moves is not None or (joint is not None and joint.eager)
+
+
+def blocks(op: Op[Any, Any]) -> bool:
+    """Whether `op` must not run on an event loop: it calls a plain function, or looks samples up."""
+    if op.effect in (Effect.PASSES, Effect.DEALS):
+        joint = joint_of(op)
+        return joint is not None and joint.remembers
+    return not op.asynchronous
+
+
+def group_size(op: Op[Any, Any]) -> int:
+    """How many samples each group of `op` has; 0 if it makes no groups, or if that varies."""
+    joint = joint_of(op)
+    return 0 if joint is None else joint.group_size
+
+
+def added(ops: Sequence[Op[Any, Any]]) -> set[int]:
+    """The numbers of those `ops` that the user did not write: each came with another op."""
+    found = {number for number, op in enumerate(ops) if not op.label}
+    for number, op in enumerate(ops):
+        before = tuple(op.preceded_by)
+        first = number - len(before)
+        if before and tuple(ops[max(first, 0) : number]) == before:
+            found.update(range(first, number))
+    return found
 
 
 def unknown(n: Length) -> Length:

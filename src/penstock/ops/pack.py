@@ -68,8 +68,6 @@ class Pack(Op[In, dict[Any, Any]]):
 
     verb = "pack"
     effect: ClassVar[Effect] = Effect.REGROUPS
-    blocking = True
-    joined = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", _RowLength(whole_number(self.length, "pack(length)", least=1)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.checks import whole_number
-from penstock.ops.op import Effect, In, Op
+from penstock.ops.op import Delivery, Effect, In, Op
 
 __all__ = ["Prefetch"]
 
@@ -37,5 +37,5 @@ class Prefetch(Op[In, In]):
         return f"prefetch({self.batches})"
 
     @property
-    def buffer(self) -> int:  # type: ignore[override]
-        return self.batches
+    def delivery(self) -> Delivery:  # type: ignore[override]
+        return Delivery(ready=self.batches)

@@ -112,9 +112,7 @@ class Read(Map[Any, Any]):
     """Replace every number by ``dataset[number]``."""
 
     verb = "read"
-    reads = True
     #: it may run in several threads: there, nothing is seeded
-    one_thread = False
     random = False
 
     @property
@@ -202,7 +200,6 @@ class ReadParts(FlatMap[int, Any]):
     """Replace the number of each part by the batches of that part."""
 
     verb = "read"
-    one_thread = False
     random = False
 
     def bind(self) -> Any:

@@ -39,7 +39,6 @@ class Repeat(Op[In, In]):
 
     verb = "repeat"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
 
     def __post_init__(self) -> None:
         if self.times is not None:
@@ -48,19 +47,6 @@ class Repeat(Op[In, In]):
     @property
     def label(self) -> str:
         return f"repeat({'' if self.times is None else self.times})"
-
-    @property
-    def endless(self) -> bool:  # type: ignore[override]
-        return self.times is None
-
-    @property
-    def commutes(self) -> bool:  # type: ignore[override]
-        return self.times is not None
-
-    @property
-    def counts(self) -> bool:  # type: ignore[override]
-        # For ever, unless a pass is empty, and that only the samples can tell.
-        return self.times is None
 
     def order(self) -> Order:
         return _Passes(self.times)
@@ -90,6 +76,9 @@ def first_pass(times: int | None, epoch: int) -> int:
 class _Passes(Order):
     def __init__(self, times: int | None) -> None:
         self.times = times
+        self.commutes = times is not None
+        # For ever, unless a pass is empty, and that only the samples can tell.
+        self.counts = times is None
 
     def length(self, n: int) -> Length:
         if n == 0 or self.times == 0:

@@ -13,7 +13,7 @@ from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.ops.content import Content
 from penstock.ops.joint import Input, Joint, Length
-from penstock.ops.op import Effect, In, Key, Op
+from penstock.ops.op import Effect, In, Key, Memo, Op
 from penstock.provenance import Place
 from penstock.randomness import derive
 from penstock.trees import read_only
@@ -55,11 +55,6 @@ class Reservoir(Op[In, In]):
     verb = "reservoir"
     random = True
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
-    carries = True
-    decouples = True
-    own_thread = True
-    approximate = True
 
     def __post_init__(self) -> None:
         for name, least in (("size", 1), ("min_fill", 1), ("max_reuse", 1), ("draws", 1)):
@@ -79,34 +74,42 @@ class Reservoir(Op[In, In]):
         )
         return f"reservoir({self.size}{rest})"
 
+    def memo(self) -> Memo:
+        return _Memo(self)
+
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         held: _Reserve | None = memo.get("reserve")
         if held is None:
             held = memo["reserve"] = _Reserve(self, derive("reservoir", key.seed, key.op) & _WORD)
         return _Drawing(self, held)
 
-    def stats(self, memo: dict[str, Any]) -> dict[str, float]:
-        held: _Reserve = memo.get("reserve") or _Reserve(self, 0)
-        return held.stats()
-
-    def left(self, memo: dict[str, Any], whole: bool) -> None:
-        held: _Reserve | None = memo.get("reserve")
-        if held is not None:
-            held.waits_now(False, False)
-
-    def forget(self, memo: dict[str, Any]) -> None:
-        held: _Reserve | None = memo.get("reserve")
-        if held is not None:
-            memo["reserve"] = held.emptied(self)
-
-    def close(self, memo: dict[str, Any]) -> None:
-        held: _Reserve | None = memo.get("reserve")
-        if held is not None:
-            memo["reserve"] = held.emptied(self)
-            memo["reserve"].last_fill = len(held.content)
-
     def length(self, n: Length) -> Length:
         return 0 if n == 0 else self.draws or n
+
+
+class _Memo(Memo):
+    """The reserve of one loader, once a joint has been made."""
+
+    def __init__(self, op: Reservoir[Any]) -> None:
+        self.op = op
+
+    def stats(self) -> dict[str, float]:
+        held: _Reserve = self.get("reserve") or _Reserve(self.op, 0)
+        return held.stats()
+
+    def left(self, whole: bool) -> None:
+        if "reserve" in self:
+            self["reserve"].waits_now(False, False)
+
+    def forget(self) -> None:
+        if "reserve" in self:
+            self["reserve"] = self["reserve"].emptied(self.op)
+
+    def close(self) -> None:
+        if "reserve" in self:
+            count = len(self["reserve"].content)
+            self.forget()
+            self["reserve"].last_fill = count
 
 
 class _Reserve:
@@ -181,6 +184,7 @@ class _Drawing(Joint):
     opens_inputs: ClassVar[bool] = True
     eager: ClassVar[bool] = True
     approximate: ClassVar[bool] = True
+    carries: ClassVar[bool] = True
     per_output = 0
 
     def __init__(self, op: Reservoir[Any], reserve: _Reserve) -> None:

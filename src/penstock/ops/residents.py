@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.ops.joint import LOST, Ingredient, Input, Joint, Redone
 from penstock.ops.op import In, Op
@@ -33,9 +33,6 @@ class Measured(NamedTuple):
 class Measuring(Op[In, Measured]):
     """Measures every sample by what `bind` returns: a function from the sample to a `Measured`."""
 
-    #: it comes with the op behind it, and was not written by the user
-    implied: ClassVar[bool] = True
-    blocking = True
     elementwise = True
 
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:

@@ -47,8 +47,7 @@ class Shard(Op[In, In]):
     steps: int | None = None
 
     verb = "shard"
-    effect: ClassVar[Effect] = Effect.PASSES
-    parts = True
+    effect: ClassVar[Effect] = Effect.DEALS
 
     def __post_init__(self) -> None:
         if self.world is not None:
@@ -120,11 +119,6 @@ class Portion(Op[In, In]):
 
     verb = "shard"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
-
-    @property
-    def deals(self) -> Portion[Any]:
-        return self
 
     @property
     def label(self) -> str:
@@ -179,8 +173,6 @@ class Rounds(Op[In, In]):
 
     verb = "steps"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
-    counts = True
 
     @property
     def label(self) -> str:

@@ -46,7 +46,6 @@ class Shuffle(Op[In, In]):
 
     verb = "shuffle"
     random = True
-    instead = "use shuffle(window=10_000), which shuffles as samples pass"
     effect: ClassVar[Effect] = Effect.PASSES
 
     def __post_init__(self) -> None:
@@ -59,32 +58,8 @@ class Shuffle(Op[In, In]):
     def label(self) -> str:
         return f"shuffle({'' if self.window is None else f'window={self.window}'})"
 
-    @property
-    def joined(self) -> bool:  # type: ignore[override]
-        return self.window is not None
-
     def order(self) -> Order | None:
         return _Permuted(self.seed) if self.window is None else None
-
-    @property
-    def orders_shards(self) -> bool:  # type: ignore[override]
-        return self.window is not None
-
-    def shard_order(self, count: int, key: Key, epoch: int) -> list[int]:
-        seed = key.seed if self.seed is None else self.seed
-        order: list[int] = permute(np.arange(count), count, derive("shards", seed, epoch, key.op)).tolist()
-        return order
-
-    def large_state(self, before: Sequence[Op[Any, Any]]) -> str:
-        shape = [op for op in before if op.effect in (Effect.REGROUPS, Effect.EXPANDS)]
-        if self.window is None or not shape or shape[-1].effect is Effect.EXPANDS:
-            return ""
-        sizes = [op.largest_group() for op in shape if op.effect is Effect.REGROUPS]
-        if None in sizes:
-            return f"a state names each sample in the {self.window} groups of a block: up to about {_NAMED} bytes"
-        count = self.window * math.prod(size for size in sizes if size is not None)
-        size = f"up to about {max(1, round(count * _NAMED / 1000))} KB"
-        return f"a state names the {count:,} samples in the {self.window} groups of a block: {size}"
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint | None:
         if self.window is None:
@@ -93,6 +68,8 @@ class Shuffle(Op[In, In]):
 
 
 class _Permuted(Order):
+    instead = "use shuffle(window=10_000), which shuffles as samples pass"
+
     def __init__(self, seed: int | None) -> None:
         self.seed = seed
 
@@ -113,13 +90,18 @@ class _Window(Joint):
 
     per_output = 0
     takes_losses = True
+    orders_shards = True
 
     def __init__(self, window: int, key: Key, epoch: int) -> None:
         self.window = window
         self.hoards = f"shuffle(window={window})"
-        self._key = derive("window", key.seed, epoch, key.op)
+        self._of = (key.seed, epoch, key.op)
         #: the block that is passed on; after other ranks' states were merged, there may be several
         self._blocks: deque[_Block] = deque()
+
+    @cached_property
+    def _key(self) -> int:
+        return derive("window", *self._of)
 
     @property
     def kept(self) -> int:
@@ -175,6 +157,17 @@ class _Window(Joint):
             roots = np.where(ways != 0, roots ^ hashed(ways, self._key >> 1).astype(np.int64), roots)
         keys = hashed(roots, self._key)
         return [(int(key), *one) for key, one in zip(keys.tolist(), counters, strict=True)]
+
+    def large_state(self, groups: Sequence[int]) -> str:
+        if not all(groups):
+            return f"a state names each sample in the {self.window} groups of a block: up to about {_NAMED} bytes"
+        count = self.window * math.prod(groups)
+        size = f"up to about {max(1, round(count * _NAMED / 1000))} KB"
+        return f"a state names the {count:,} samples in the {self.window} groups of a block: {size}"
+
+    def shard_order(self, count: int) -> list[int]:
+        order: list[int] = permute(np.arange(count), count, derive("shards", *self._of)).tolist()
+        return order
 
     def needs(self, inputs: Sequence[Input]) -> int:
         return max(1, self.window - inputs[0].items)

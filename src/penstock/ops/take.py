@@ -30,8 +30,6 @@ class Take(Op[In, In]):
 
     verb = "take"
     effect: ClassVar[Effect] = Effect.PASSES
-    joined = True
-    counts = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", whole_number(self.n, "take(n)"))
@@ -51,6 +49,8 @@ class Take(Op[In, In]):
 
 
 class _First(Order):
+    counts = True
+
     def __init__(self, n: int) -> None:
         self.n = n
 

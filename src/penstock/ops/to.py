@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.checks import whole_number
 from penstock.devices.device import Device, Transfer, find_device
-from penstock.ops.op import In, Op
+from penstock.ops.op import Delivery, In, Moves, Op, Prepared
 
 __all__ = ["Deliver", "Move", "To"]
 
@@ -20,23 +20,14 @@ class _Moving(Op[In, Any]):
     target: Device
 
     verb = "to"
-    own_thread = True
-    strict = True
 
     @property
-    def buffer(self) -> int:  # type: ignore[override]
-        return self.depth
+    def delivery(self) -> Delivery:  # type: ignore[override]
+        return Delivery(ready=self.depth, strict=True)
 
     @property
     def label(self) -> str:
         return f"to({self.target!r})"
-
-    @property
-    def remarks(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (
-            f"at most {self.depth} batches are ready or being moved, beside those that the training loop holds",
-            *self.target.remarks,
-        )
 
     def run(self, samples: list[Any], info: Any) -> list[Any]:
         transfer: Transfer = info.bound
@@ -81,9 +72,9 @@ class To(_Moving[In]):
     def bind(self) -> Transfer:
         return self.target.transfer(self.dtype, self.depth)
 
-    def prepared(self) -> tuple[Op[Any, Any], Op[Any, Any] | None]:
-        transfer = self.bind()
-        return Move(self, transfer), Deliver(transfer) if self.target.asynchronous else None
+    @property
+    def moves(self) -> Moves:  # type: ignore[override]
+        return _Moves(self, None)
 
 
 class Move(_Moving[Any]):
@@ -95,34 +86,55 @@ class Move(_Moving[Any]):
         self.depth = op.depth
         self.target = op.target
 
+    @property
+    def moves(self) -> Moves:  # type: ignore[override]
+        return _Moves(self._op, self._transfer)
+
     def bind(self) -> Transfer:
         return self._transfer
-
-    def counted(self) -> dict[str, float]:
-        return self._transfer.stats()
-
-    def ended(self) -> None:
-        self._transfer.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A transfer belongs to this process. Another one is only told what stands before its own stages.
         return _again, (self._op,)
 
 
+class _Moves(Moves):
+    """How a `to()` moves batches; in a loader, by its transfer."""
+
+    def __init__(self, op: To[Any], transfer: Transfer | None) -> None:
+        self._op = op
+        self._transfer = transfer
+        self.local = op.target.local
+        self.asynchronous = op.target.asynchronous
+        self.remarks = (
+            f"at most {op.depth} batches are ready or being moved, beside those that the training loop holds",
+            *op.target.remarks,
+        )
+
+    def prepared(self) -> Prepared:
+        transfer = self._op.bind()
+        move = Move(self._op, transfer)
+        return Prepared(move, Deliver(transfer), transfer.receive) if self.asynchronous else Prepared(move)
+
+    def stats(self) -> dict[str, float]:
+        return {} if self._transfer is None else self._transfer.stats()
+
+    def close(self) -> None:
+        if self._transfer is not None:
+            self._transfer.close()
+
+
 class Deliver(Op[Any, Any]):
     """Makes a batch ready for the training loop's thread, after all ops that ride with a `to()`."""
 
     verb = "to"
-    implied = True
+    label = ""
 
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
     def run(self, samples: list[Any], info: Any) -> list[Any]:
         return [self._transfer.finish(sample) for sample in samples] if info.own_thread else samples
-
-    def received(self, sample: Any) -> Any:
-        return self._transfer.receive(sample)
 
 
 def _again(op: To[Any]) -> To[Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from penstock.ops.op import Effect, In, Op, Out
+from penstock.provenance import Member, Place
 from penstock.trees import unstacked
 
 __all__ = ["Unbatch"]
@@ -25,8 +26,10 @@ class Unbatch(Op[In, Out]):
 
     verb = "unbatch"
     effect: ClassVar[Effect] = Effect.EXPANDS
-    blocking = True
-    ungroups = True
+
+    def place_of(self, place: Place, number: int) -> Place:
+        """Members of a group keep the places that they had before they were put together."""
+        return Member(place, number)
 
     def run(self, samples: list[Any], info: Any) -> list[Any]:
         return list(info.each(unstacked, samples))

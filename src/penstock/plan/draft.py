@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.ops.op import Effect, Op
+from penstock.ops.op import Effect, Op, in_own_thread, joint_of
 from penstock.plan.plan import Feed, Joined, Site, Step
 
 __all__ = ["Draft", "begins_anew", "remember", "why_not_fused"]
@@ -22,18 +22,20 @@ class Draft:
     steps: list[Step] = field(default_factory=list)
     unit: int = 1
     interleave: int = 1
-    buffer: int | None = None
+    ready: int | None = None
     strict: bool = False
     block_read: bool = False
     hopeful: bool = False
     cache_step: int | None = None
+    #: the same as the step itself
+    cached: Step | None = None
     #: of samples that are only drawn and passed on, so many are drawn before they are asked for
     ahead: int | None = None
     reasons: list[str] = field(default_factory=list)
 
     @property
     def ordered(self) -> bool:
-        return all(step.op.ordered for step in self.steps)
+        return all(step.op.delivery.ordered for step in self.steps)
 
 
 def begins_anew(draft: Draft, op: Op[Any, Any]) -> bool:
@@ -41,11 +43,12 @@ def begins_anew(draft: Draft, op: Op[Any, Any]) -> bool:
 
     So it is where outputs alternate, and where an op that does not keep the order takes single outputs of a sample.
     """
-    if op.joined or (op.buffer is not None and op.effect is Effect.PASSES):
+    delivery = op.delivery
+    if joint_of(op) is not None or (delivery.ready is not None and op.effect is Effect.PASSES):
         return False
     if draft.interleave > 1:
         return True
-    return (not op.ordered or op.interleave > 1) and expanded(draft) > 0
+    return (not delivery.ordered or delivery.interleave > 1) and expanded(draft) > 0
 
 
 def expanded(draft: Draft) -> int:
@@ -59,7 +62,7 @@ def expanded(draft: Draft) -> int:
 
 def remember(draft: Draft, step: Step) -> None:
     """Put a cache that keeps single samples into the stage that makes them."""
-    draft.cache_step = len(draft.steps)
+    draft.cache_step, draft.cached = len(draft.steps), step
     draft.steps.append(step)
     draft.reasons.append(
         f"{step.op.label} keeps single samples: what comes before runs once per sample of the source"
@@ -70,12 +73,12 @@ def why_not_fused(draft: Draft, op: Op[Any, Any], place: tuple[Site, int]) -> st
     if place[0] is not draft.site:
         if op.placement is not None:
             return f"{op.label} has a place of its own"
-        if op.own_thread:
+        if in_own_thread(op):
             return f"{op.label} has a thread of its own, and ops after it ride there"
         return f"{op.label} is an async def" if op.asynchronous else f"{op.label} would block the event loop"
     if place[1] != draft.workers:
         return f"{op.label} has a number of workers of its own"
-    if op.interleave > 1 and draft.steps:
+    if op.delivery.interleave > 1 and draft.steps:
         return f"{op.label} alternates between its inputs, which an op before it might drop"
     if draft.interleave > 1:
         return f"the samples alternate before they reach {op.label}"

@@ -59,7 +59,7 @@ def _stage_lines(stage: Stage) -> list[str]:
     else:
         lines.append(f"    {feed.source.label}")
     for step in stage.all_steps():
-        if step.op.implied and not step.op.calls_user:
+        if step.added and not step.op.calls_user:
             continue  # the plan has put it there, and a reason says why
         lines.append(f"    {step.op.label}" + (f"    {step.op.where}" if step.op.where else ""))
     lines += [f"      · {reason}" for reason in stage.reasons]

@@ -45,7 +45,7 @@ def known_length(flow: Flow) -> int:
         raise LengthUnknown("the pipeline is endless, so it has no length; give repeat() a number, or use take(n)")
     if length is None:
         culprit = next(
-            (op.label for op in flow.ops if op.may_skip or op.effect.value in ("selects", "expands")),
+            (op.label for op in flow.ops if op.may_skip or op.effect in (Effect.SELECTS, Effect.EXPANDS)),
             flow.source.label,
         )
         raise LengthUnknown(f"the length is not known before the run, because of {culprit}")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.executors.executor import Pool
-from penstock.ops.joint import Length
-from penstock.ops.op import Effect, Op, Order
+from penstock.ops.joint import Joint, Length
+from penstock.ops.op import Effect, Op, Order, joint_of
 from penstock.sources.source import Composite, IndexedSource, StreamSource
 
 __all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed"]
@@ -27,6 +27,8 @@ class Step:
     number: int
     #: the op's title and, from the second of that title on, its occurrence
     key: str
+    #: the user did not write it: it came with the op behind it, or the plan has put it there
+    added: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +64,12 @@ class Indexed:
     #: positions are dealt to ranks
     dealt: Step | None = None
     children: tuple[Stage, ...] = ()
+
+    @property
+    def portion(self) -> Any:
+        """How positions are dealt to ranks; None if they are not."""
+        joint = None if self.dealt is None else joint_of(self.dealt.op)
+        return None if joint is None else joint.portion
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +166,16 @@ class Stage:
         return self.feed.step.op if isinstance(self.feed, Joined) and self.feed.step is not None else None
 
     @property
+    def joint(self) -> Joint | None:
+        """A joint of that op, which is never run, to read its attributes."""
+        return None if self.joint_op is None else joint_of(self.joint_op)
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws from samples that an op is there to have at hand."""
+        return self.joint is not None and self.joint.eager
+
+    @property
     def at_hand(self) -> bool:
         """Its samples are in memory: those of the source, or of an op before it that is there to have some."""
         feed = self.feed
@@ -165,7 +183,7 @@ class Stage:
             return feed.source.instant
         if not isinstance(feed, Joined) or feed.composite is not None:
             return False
-        if self.joint_op is not None and self.joint_op.decouples:
+        if self.draws:
             return True
         (stage,) = feed.children
         return stage.at_hand and stage.site is self.site and not isinstance(stage.feed, Indexed)
@@ -223,24 +241,29 @@ class Plan:
         return list(self.root.walk())
 
     @property
-    def joint_ops(self) -> list[Op[Any, Any]]:
-        """The ops whose joints bring stages their samples."""
-        return [stage.joint_op for stage in self.stages if stage.joint_op is not None]
+    def draws(self) -> bool:
+        """Whether a stage draws from samples that an op is there to have at hand."""
+        return any(stage.draws for stage in self.stages)
+
+    @property
+    def carries(self) -> bool:
+        """Whether a joint goes on from epoch to epoch."""
+        return any(stage.joint is not None and stage.joint.carries for stage in self.stages)
 
     @property
     def in_step(self) -> bool:
         """Whether ranks deliver in step, so that the state of one of them is that of all."""
         return any(
-            isinstance(stage.feed, Indexed) and stage.feed.dealt is not None and stage.feed.dealt.op.deals.keeps
+            isinstance(stage.feed, Indexed) and stage.feed.dealt is not None and stage.feed.portion.keeps
             for stage in self.stages
         )
 
     @property
     def approximate(self) -> Op[Any, Any] | None:
         """An op whose outputs depend on who is faster, if there is one."""
-        return next((op for op in self.joint_ops if op.approximate), None)
+        return next((one.joint_op for one in self.stages if one.joint is not None and one.joint.approximate), None)
 
-    def source_length(self, deals: Any) -> Length:
+    def source_length(self, portion: Any) -> Length:
         """How many positions are dealt to all ranks in an epoch."""
         feed = self.stages[0].feed
         if not isinstance(feed, Indexed):
@@ -248,7 +271,7 @@ class Plan:
         length: Length = len(feed.source)
         for order, _ in feed.orders:
             length = order.length(int(length or 0))
-        return 0 if length is None else (deals.stop(length) if deals is not None else length)
+        return 0 if length is None else (portion.stop(length) if portion is not None else length)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain data, for JSON."""

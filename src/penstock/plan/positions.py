@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import PlanError
 from penstock.ops.joint import Length
-from penstock.ops.op import Effect, Op
+from penstock.ops.op import Effect, Op, Order, joint_of
 from penstock.plan.plan import Step
 from penstock.sources.source import Flow, IndexedSource, Source, StreamSource
 
@@ -44,25 +44,25 @@ def on_positions(flow: Flow, steps: list[Step]) -> Positions:
     before: list[Op[Any, Any]] = []
     for number, step in enumerate(steps):
         op = step.op
-        order = op.order()
+        order, joint = op.order(), joint_of(op)
         if order is not None:
-            why = lost or _why_not(op, length, before, steps[number + 1 :])
+            why = lost or _why_not(order, length, before, steps[number + 1 :], flow.source)
             if not why and isinstance(length, int):
                 _check_random(op, flow.source)
                 found.orders.append(step)
                 length = order.length(length)
                 continue
-            if not op.joined:
-                raise _no_random_access(op, why)
-        if op.deals is not None:
+            if joint is None:
+                raise _no_random_access(op, order, why)
+        if joint is not None and joint.portion is not None:
             if not lost and not any(map(_varies, before)):
                 found.dealt = step
                 lost = f"{op.label} leaves only some of the positions"
                 continue
             lost = lost or f"{op.label} deals samples as they pass"
-        if op.remembers and not lost and found.cache is None and _in_one_place(before):
+        if joint is not None and joint.remembers and not lost and found.cache is None and _in_one_place(before):
             found.cache = step
-        elif op.joined or op.effect is Effect.REGROUPS or op.interleave > 1:
+        elif joint is not None or op.effect is Effect.REGROUPS or op.delivery.interleave > 1:
             lost = lost or f"{op.label} takes samples in the order of delivery"
         before.append(op)
     return found
@@ -82,18 +82,20 @@ def _why_not_indexed(source: Source) -> str:
     return f"what comes from {source.label} cannot be read at any position"
 
 
-def _why_not(op: Op[Any, Any], length: Length, before: list[Op[Any, Any]], later: list[Step]) -> str:
-    """Why `op` cannot work on positions behind ops that treat every sample by itself; nothing if it can."""
+def _why_not(order: Order, length: Length, before: list[Op[Any, Any]], later: list[Step], source: Source) -> str:
+    """Why `order` cannot work on positions behind ops that treat every sample by itself; nothing if it can."""
     if not isinstance(length, int):
         return "an endless stream has no whole"
-    if op.commutes:
+    if order.commutes:
         return ""
-    varying = [one for one in before if _varies(one) and not one.reads]
+    numbers = isinstance(source, IndexedSource) and source.read_by_op
+    varying = [one for one in before[numbers:] if _varies(one)]
     if varying:
         return f"{varying[0].label} before it varies the count"
     calling = [one for one in before if one.calls_user]
-    if op.counts and calling and not any(one.op.order() is not None and not one.op.joined for one in later):
-        # It is done all the same where an op further on cannot do without positions.
+    # It is done all the same where an op further on cannot do without positions.
+    needed = any(one.op.order() is not None and joint_of(one.op) is None for one in later)
+    if order.counts and calling and not needed:
         return f"{calling[0].label} may skip a sample, and then counting positions is not counting samples"
     return ""
 
@@ -106,13 +108,13 @@ def _varies(op: Op[Any, Any]) -> bool:
 def _in_one_place(ops: list[Op[Any, Any]]) -> bool:
     """Whether one worker runs all of `ops`, so that a sample can be made from its position there."""
     placements = [op.placement for op in ops if op.placement is not None]
-    if any(op.asynchronous or op.effect not in _PER_SAMPLE for op in ops if op.buffer is None):
+    if any(op.asynchronous or op.effect not in _PER_SAMPLE for op in ops if op.delivery.ready is None):
         return False
     return all(one == placements[0] and one.pool is not None for one in placements[1:])
 
 
-def _no_random_access(op: Op[Any, Any], why: str) -> PlanError:
-    instead = f", or {op.instead}" if op.instead else ""
+def _no_random_access(op: Op[Any, Any], order: Order, why: str) -> PlanError:
+    instead = f", or {order.instead}" if order.instead else ""
     return PlanError(
         f"{op.label} needs to read any position, but {why}; put {op.label} right behind the source{instead}"
     )

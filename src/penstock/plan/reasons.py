@@ -39,12 +39,12 @@ def how_read(source: IndexedSource, remote: bool) -> list[str]:
     return reasons
 
 
-def how_dealt(deals: Any) -> str:
+def how_dealt(portion: Any) -> str:
     """Which positions this rank gets."""
-    if deals.world == 1:
+    if portion.world == 1:
         return "there is one rank, which gets all positions"
-    what = "sample" if deals.block == 1 else f"block of {deals.block}"
+    what = "sample" if portion.block == 1 else f"block of {portion.block}"
     rest = {"drop": "; a last round that is not full is dropped", False: ""}.get(
-        deals.equal, "; the last round is filled up with the first samples"
+        portion.equal, "; the last round is filled up with the first samples"
     )
-    return f"rank {deals.rank} gets every {deals.world}th {what} of the epoch{rest}; no other position is read"
+    return f"rank {portion.rank} gets every {portion.world}th {what} of the epoch{rest}; no other position is read"

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,9 @@ from typing import Any
 from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
-from penstock.ops.joint import Length
+from penstock.ops.joint import Joint, Length
 from penstock.ops.line import Line
-from penstock.ops.op import Effect, Op
+from penstock.ops.op import Effect, Op, added, blocks, group_size, in_own_thread, joint_of
 from penstock.plan.draft import Draft, begins_anew, remember, why_not_fused
 from penstock.plan.lengths import flow_length, lengths
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
@@ -89,7 +90,8 @@ class _Maker:
         """
         top = default is None
         steps = self._numbered(flow.ops, path)
-        if any(step.op.decouples for step in steps):
+        decoupled = [number for number, step in enumerate(steps) if _decouples(step.op)]
+        if decoupled:
             self.lengths.update(zip([step.number for step in steps], lengths(flow), strict=False))
         sites = self._placed(flow, steps, default)
         children = []
@@ -104,12 +106,13 @@ class _Maker:
                 remember(draft, step)
                 continue
             # By the op's number, without those that have no say in what is delivered.
-            segment = f"{path}{sum(one.op.buffer is None for one in steps[:number])}"
-            self.loose = _order_is_lost(steps[number:])
+            segment = f"{path}{sum(one.op.delivery.ready is None for one in steps[:number])}"
+            until = next((other for other in decoupled if other >= number), None)
+            self.loose = until is not None and _keeps_order(steps[number:until])
             if begins_anew(draft, step.op):
                 draft = self._lined_up(draft, step, sites[number + 1], f"{segment}-line")
-            if step.op.joined:
-                draft = self._with_joint(draft, step, sites[number + 1], steps[number + 1 :], top, segment)
+            if (joint := joint_of(step.op)) is not None:
+                draft = self._with_joint(draft, step, joint, sites[number + 1], steps[number + 1 :], top, segment)
             else:
                 draft = self._added(draft, step, sites[number + 1])
         self.loose = False
@@ -119,10 +122,12 @@ class _Maker:
         """The ops with their keys. Those of a part hang on its name, and so not on what other parts there are."""
         steps = []
         titles: Counter[str] = Counter()
-        for op in ops:
+        unwritten = added(ops)
+        for number, op in enumerate(ops):
             titles[op.title] += 1
             seen = titles[op.title]
-            steps.append(Step(op, self.steps, f"{path}{op.title}" if seen == 1 else f"{path}{op.title}#{seen}"))
+            key = f"{path}{op.title}" if seen == 1 else f"{path}{op.title}#{seen}"
+            steps.append(Step(op, self.steps, key, number in unwritten))
             self.steps += 1
         return steps
 
@@ -145,7 +150,7 @@ class _Maker:
             self.default = asked is None
         opened = here
         leading = steps[: len(steps) if first is None else first]
-        if not _rides(here[0], not flow.source.instant or any(step.op.blocking for step in leading), False):
+        if not _rides(here[0], not flow.source.instant or any(blocks(step.op) for step in leading), False):
             here = self._site(Placement("thread", 1))
         placed = [here]
         for number, step in enumerate(steps):
@@ -154,11 +159,11 @@ class _Maker:
                 here = opened
             elif op.placement is not None:
                 here = self._own_site(op)
-            elif op.own_thread:
+            elif in_own_thread(op):
                 here = self._site(Placement("thread", 1))
-            elif not _rides(here[0], op.blocking, op.asynchronous):
+            elif not _rides(here[0], blocks(op), op.asynchronous):
                 here = self._own_site(op) if op.asynchronous else self._site(Placement("thread", 1))
-            if op.one_thread and here[0].kind in ("thread", "async"):
+            if op.random == "global" and here[0].kind in ("thread", "async"):
                 self._claim_globals(op, *here)
             placed.append(here)
         return placed
@@ -241,8 +246,8 @@ class _Maker:
         if isinstance(feed, Indexed):
             for order, step in feed.orders:
                 draft.reasons.append(f"{step.op.label} is computed from the position, {order.stores}")
-        if positions.dealt is not None:
-            draft.reasons.append(how_dealt(positions.dealt.op.deals))
+        if isinstance(feed, Indexed) and feed.dealt is not None:
+            draft.reasons.append(how_dealt(feed.portion))
         if isinstance(source, StreamSource):
             if find_executor(site.kind).remote:
                 return self._opening_here(draft, place)
@@ -264,7 +269,7 @@ class _Maker:
     def _lined_up(self, draft: Draft, step: Step, place: tuple[Site, int], segment: str) -> Draft:
         """A new segment, which is resumed by the numbers of its samples."""
         stage = self._finished(draft)
-        line = Step(Line(), self.steps, "line")
+        line = Step(Line(), self.steps, "line", added=True)
         self.steps += 1
         after = Draft(Joined((stage,), line), *place, segment)
         after.reasons.append(f"not fused with stage {stage.number}: {step.op.label} takes its samples one by one")
@@ -272,24 +277,34 @@ class _Maker:
 
     def _added(self, draft: Draft, step: Step, place: tuple[Site, int]) -> Draft:
         op = step.op
-        if op.buffer is None or op.effect is not Effect.PASSES:
+        ready = op.delivery.ready
+        if ready is None or op.effect is not Effect.PASSES:
             draft = self._with_step(draft, step, place)
-        if op.buffer is not None:
-            draft.buffer, draft.strict = op.buffer, op.strict
+        if ready is not None:
+            draft.ready, draft.strict = ready, op.delivery.strict
         return draft
 
     def _with_joint(
-        self, draft: Draft, step: Step, place: tuple[Site, int], later: list[Step], top: bool, segment: str
+        self,
+        draft: Draft,
+        step: Step,
+        joint: Joint,
+        place: tuple[Site, int],
+        later: list[Step],
+        top: bool,
+        segment: str,
     ) -> Draft:
         op = step.op
-        why = self._why_not_in_worker(draft, op, place, later, top)
+        if joint.refused:
+            raise PlanError(joint.refused)
+        why = self._why_not_in_worker(draft, joint, place, later, top)
         if why is None:
             calls = any(one.op.calls_user for one in draft.steps)
-            draft.unit = op.group_size() or 1
+            draft.unit = joint.group_size
             feed = draft.feed
             draft.block_read = (
                 not draft.steps
-                and op.plain
+                and joint.one_read
                 and isinstance(feed, Indexed)
                 and feed.source.reads_batches
                 and not (find_executor(draft.site.kind).remote and feed.source.stays)
@@ -307,15 +322,15 @@ class _Maker:
                 )
             )
             return draft
-        if op.carries and not op.decouples and not top:
+        if joint.carries and not joint.eager and not top:
             raise PlanError(
                 f"{op.label} goes on from one epoch of the loader to the next, but its pipeline is a part of "
                 f"another, which begins it anew in every epoch; put {op.label} behind the mix(), zip() or "
                 "concat(), or right behind a source that can be indexed"
             )
-        stage = self._finished(draft, gathered=op.decouples)
+        stage = self._finished(draft, gathered=joint.eager)
         carrying = _carrying(stage)
-        if op.endless and carrying is not None:
+        if carrying is not None and op.length(1) == math.inf:
             raise PlanError(
                 f"{op.label} has no end, and {carrying.label} before it goes round by itself; leave {op.label} out"
             )
@@ -323,29 +338,29 @@ class _Maker:
         after = Draft(Joined((stage,), step, length=length), *place, segment)
         if op.effect is Effect.REGROUPS:
             after.steps.append(step)
-        if op.decouples:
-            after.ahead = next((size for one in later if (size := one.op.group_size())), 1)
+        if joint.eager:
+            after.ahead = next((size for one in later if (size := group_size(one.op))), 1)
             after.reasons += how_drawn(op, length, stage)
             return after
         after.reasons.append(f"{op.label} needs the order of delivery: {why}")
-        if large := op.large_state([one.op for earlier in stage.walk() for one in earlier.all_steps()]):
+        if (groups := _grouped(stage)) and (large := joint.large_state(groups)):
             after.reasons.append(large)
         if not stage.ordered:
             self.notes.append(f"{op.label} depends on the order, which stage {stage.number} does not keep")
         return after
 
     def _why_not_in_worker(
-        self, draft: Draft, op: Op[Any, Any], place: tuple[Site, int], later: list[Step], top: bool
+        self, draft: Draft, joint: Joint, place: tuple[Site, int], later: list[Step], top: bool
     ) -> str | None:
         """Why a batch cannot be made by the worker that has its samples; None if it can."""
-        if op.effect is not Effect.REGROUPS or op.group_size() is None:
+        if not joint.group_size:
             return "it counts samples as they are delivered"
         if not isinstance(draft.feed, Indexed):
             return "its samples do not come from an indexed source of the same stage"
         if draft.unit != 1:
             return "its samples are batches themselves"
         for step in draft.steps:
-            if step.op.effect is not Effect.KEEPS and not step.op.remembers:
+            if step.op.effect is not Effect.KEEPS and step is not draft.cached:
                 return f"{step.op.label} varies the count"
             if step.op.may_skip:
                 return f"{step.op.label} may skip samples"
@@ -358,9 +373,9 @@ class _Maker:
         if any(step.op.calls_user for step in draft.steps):
             if not top:
                 return "its pipeline is part of another, and a function may skip a sample"
-            if any(step.op.joined for step in later):
+            if any(joint_of(step.op) is not None for step in later):
                 return "a later op counts what is delivered, and a function may skip a sample"
-            if not all(step.op.ordered for step in later):
+            if not all(step.op.delivery.ordered for step in later):
                 return "a later op does not keep the order, and a function may skip a sample"
         return None
 
@@ -371,13 +386,14 @@ class _Maker:
             stage = self._finished(draft)
             draft = Draft(Joined((stage,)), *place, stage.segment)
             draft.reasons.append(f"not fused with stage {stage.number}: {why}")
-        elif (draft.steps or op.placement is None) and not op.implied:
+        elif (draft.steps or op.placement is None) and op.label:
             draft.reasons.append(f"{op.label} rides along, without a hop")
         draft.steps.append(step)
-        draft.reasons += op.remarks
-        if op.interleave > 1:
-            draft.interleave = op.interleave
-            draft.reasons.append(f"the outputs of {op.interleave} inputs alternate, one by one")
+        if op.moves is not None:
+            draft.reasons += op.moves.remarks
+        if op.delivery.interleave > 1:
+            draft.interleave = op.delivery.interleave
+            draft.reasons.append(f"the outputs of {draft.interleave} inputs alternate, one by one")
         return draft
 
     def _keep_here(self, draft: Draft) -> None:
@@ -394,7 +410,7 @@ class _Maker:
         self.count += 1
         if find_executor(draft.site.kind).remote and isinstance(draft.feed, Joined):
             self._keep_here(draft)
-        label = "+".join(dict.fromkeys(step.op.title for step in draft.steps if not step.op.remembers))
+        label = "+".join(dict.fromkeys(step.op.title for step in draft.steps if step is not draft.cached))
         feed = draft.feed
         if not label and isinstance(feed, Joined):
             label = feed.step.op.title if feed.step is not None else getattr(feed.composite, "verb", "pass")
@@ -414,12 +430,11 @@ class _Maker:
             steps=tuple(draft.steps),
             site=draft.site,
             workers=draft.workers,
-            ordered=all(step.op.ordered for step in draft.steps)
-            and (draft.workers == 1 or draft.hopeful or not self.loose),
+            ordered=draft.ordered and (draft.workers == 1 or draft.hopeful or not self.loose),
             unit=draft.unit,
             interleave=draft.interleave,
             bound_tickets=max(per_worker * draft.workers, draft.interleave + 1),
-            bound_samples=draft.ahead if draft.buffer is None and not draft.steps else draft.buffer,
+            bound_samples=draft.ahead if draft.ready is None and not draft.steps else draft.ready,
             strict=draft.strict,
             block_read=draft.block_read,
             hopeful=draft.hopeful,
@@ -433,32 +448,41 @@ class _Maker:
 def _shards_ordered_by(steps: list[Step]) -> Step | None:
     """The op that says in which order the parts of a stream are opened: one that every sample reaches alone."""
     for step in steps:
-        if step.op.orders_shards:
-            return step
-        if step.op.joined or step.op.effect is Effect.REGROUPS or step.op.interleave > 1:
+        joint = joint_of(step.op)
+        if joint is not None:
+            return step if joint.orders_shards else None
+        if step.op.effect is Effect.REGROUPS or step.op.delivery.interleave > 1:
             return None
     return None
 
 
-def _order_is_lost(later: list[Step]) -> bool:
-    """Whether an op further on takes samples in any order, and none before it depends on theirs."""
-    for number, step in enumerate(later):
-        if step.op.decouples:
-            return _keeps_order(later[:number])
-    return False
+def _grouped(stage: Stage) -> list[int]:
+    """The largest sizes of the groups that leave `stage`, of the groups in them, and so on."""
+    ops = [step.op for one in stage.walk() for step in one.all_steps()]
+    shape = [op for op in ops if op.effect in (Effect.REGROUPS, Effect.EXPANDS)]
+    if not shape or shape[-1].effect is Effect.EXPANDS:
+        return []
+    joints = [joint_of(op) for op in shape if op.effect is Effect.REGROUPS]
+    return [0 if joint is None else joint.largest_group for joint in joints]
 
 
 def _carrying(stage: Stage) -> Op[Any, Any] | None:
     """An op before the end of `stage` whose joint goes on from epoch to epoch."""
     for one in stage.walk():
-        if one.joint_op is not None and one.joint_op.carries:
+        if one.joint is not None and one.joint.carries:
             return one.joint_op
     return None
 
 
 def _keeps_order(later: list[Step]) -> bool:
-    """Whether no op in front of one that takes samples in any order depends on theirs."""
-    return not any(step.op.joined or step.op.interleave > 1 for step in later)
+    """Whether none of the ops before one that takes samples in any order depends on theirs."""
+    return not any(joint_of(step.op) is not None or step.op.delivery.interleave > 1 for step in later)
+
+
+def _decouples(op: Op[Any, Any]) -> bool:
+    """Whether what is behind `op` must not wait for the workers of what is before it."""
+    joint = joint_of(op)
+    return joint is not None and joint.eager
 
 
 def _on_loop(site: Site) -> bool:

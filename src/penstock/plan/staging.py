@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import PlanError
-from penstock.ops.op import Op
+from penstock.ops.op import Op, in_own_thread
 from penstock.plan.world import Dealt
 from penstock.sources.source import Composite, Flow
 
@@ -21,59 +21,56 @@ class Staging:
     """A pipeline in which every op that moves batches to a device is made for one loader, in this thread."""
 
     def __init__(self, flow: Flow, isolated: bool) -> None:
-        self._moves = _moves(flow)
-        if isolated:
-            _refuse_local(self._moves)
-        elif self._moves:
-            flow = _prepared(flow, top=True)
-            self._moves = _moves(flow)
-        self.flow = flow
-        last = flow.ops[-1] if flow.ops else None
         #: what the reader calls with each batch that it hands over, if anything
         self.receive: Callable[[Any], Any] | None = None
-        if last is not None and type(last).received is not Op.received:
-            self.receive = last.received
+        moving = _moving(flow)
+        if isolated:
+            _refuse_local(moving)
+        elif moving:
+            flow = self._prepared(flow, top=True)
+            moving = _moving(flow)
+        self.flow = flow
+        self._moves = [op.moves for op in moving if op.moves is not None]
+
+    def _prepared(self, flow: Flow, top: bool) -> Flow:
+        source = flow.source
+        if isinstance(source, Composite):
+            source = copy.copy(source)
+            source.parts = tuple((name, self._prepared(part, top=False)) for name, part in source.parts)
+        ops: list[Op[Any, Any]] = []
+        last: Op[Any, Any] | None = None
+        for number, op in enumerate(flow.ops):
+            if op.moves is None:
+                ops.append(op)
+                continue
+            if op.moves.asynchronous:
+                _check_riders(op, flow.ops[number + 1 :], top)
+            made = op.moves.prepared()
+            ops.append(made.op)
+            if last is None and made.last is not None:
+                last, self.receive = made.last, made.receive
+        return Dealt(source, (*ops, last) if last is not None else tuple(ops))
 
     def close(self) -> None:
         """The loader is closed."""
-        for op in self._moves:
-            op.ended()
+        for one in self._moves:
+            one.close()
 
 
-def _refuse_local(moves: list[Op[Any, Any]]) -> None:
+def _refuse_local(moving: list[Op[Any, Any]]) -> None:
     """Refuse devices whose batches cannot leave the process they were moved in."""
-    for op in moves:
-        if op.target.local:
+    for op in moving:
+        if op.moves is not None and op.moves.local:
             raise PlanError(
                 f"loader(isolate=True) runs {op.label} in another process, and what is on that device cannot "
-                "be sent "
-                "here; leave isolate=True out, or leave to() out and move each batch in the training loop"
+                "be sent here; leave isolate=True out, or leave to() out and move each batch in the training loop"
             )
 
 
-def _moves(flow: Flow) -> list[Op[Any, Any]]:
+def _moving(flow: Flow) -> list[Op[Any, Any]]:
     """The ops that move batches to a device."""
     parts = [part for _, part in flow.source.parts] if isinstance(flow.source, Composite) else []
-    return [op for part in parts for op in _moves(part)] + [op for op in flow.ops if op.target is not None]
-
-
-def _prepared(flow: Flow, top: bool) -> Flow:
-    source = flow.source
-    if isinstance(source, Composite):
-        source = copy.copy(source)
-        source.parts = tuple((name, _prepared(part, top=False)) for name, part in source.parts)
-    ops: list[Op[Any, Any]] = []
-    last: Op[Any, Any] | None = None
-    for number, op in enumerate(flow.ops):
-        if op.target is None:
-            ops.append(op)
-            continue
-        if op.target.asynchronous:
-            _check_riders(op, flow.ops[number + 1 :], top)
-        made, behind = op.prepared()
-        ops.append(made)
-        last = last or behind
-    return Dealt(source, (*ops, last) if last is not None else tuple(ops))
+    return [op for part in parts for op in _moving(part)] + [op for op in flow.ops if op.moves is not None]
 
 
 def _check_riders(op: Op[Any, Any], later: tuple[Op[Any, Any], ...], top: bool) -> None:
@@ -84,7 +81,7 @@ def _check_riders(op: Op[Any, Any], later: tuple[Op[Any, Any], ...], top: bool) 
             "the batches of all parts are moved in the order in which they are delivered"
         )
     for one in later:
-        if one.placement is not None or one.own_thread or one.asynchronous:
+        if one.placement is not None or in_own_thread(one) or one.asynchronous:
             raise PlanError(
                 f"{one.label} behind {op.label} has a place of its own, and would not wait for the copy to "
                 "the device; "

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import PlanError
 from penstock.ops.joint import Length
-from penstock.ops.op import Effect, Op, Share
+from penstock.ops.op import Effect, Op, Share, group_size, joint_of
 from penstock.sources.source import Composite, Flow, IndexedSource, Source
 
 __all__ = ["ALONE", "Dealt", "World", "dealt", "portion_of", "world_now"]
@@ -70,15 +70,17 @@ def dealt(flow: Flow, world: World, *, needs_shard: bool = False) -> Flow:
 def portion_of(flow: Flow) -> Any:
     """What a dealt pipeline, or one of its parts, deals; None without a shard()."""
     for op in flow.ops:
-        if op.deals is not None:
-            return op.deals
+        joint = joint_of(op)
+        if joint is not None and joint.portion is not None:
+            return joint.portion
     parts = flow.source.parts if isinstance(flow.source, Composite) else ()
     return next((found for _, part in parts if (found := portion_of(part)) is not None), None)
 
 
 def _has_shard(flow: Flow) -> bool:
     parts = [part for _, part in flow.source.parts] if isinstance(flow.source, Composite) else []
-    return flow.source.deals_itself or any(op.parts for op in flow.ops) or any(map(_has_shard, parts))
+    deals = flow.source.deals_itself or any(op.effect is Effect.DEALS for op in flow.ops)
+    return deals or any(map(_has_shard, parts))
 
 
 def _repeated(flow: Flow, world: World) -> PlanError:
@@ -104,16 +106,17 @@ def _dealt(flow: Flow, world: World, top: bool) -> Flow:
         if parts is not source.parts:
             source = copy.copy(source)
             source.parts = parts
-    if not any(op.parts for op in flow.ops):
+    if not any(op.effect is Effect.DEALS for op in flow.ops):
         return flow if source is flow.source else Dealt(source, flow.ops)
     ops: list[Op[Any, Any]] = []
     behind: list[Op[Any, Any]] = []
     length: Length = None if isinstance(source, Composite) else source.length()
     for number, op in enumerate(flow.ops):
-        if op.parts:
+        if op.effect is Effect.DEALS:
             before, later = flow.ops[:number], flow.ops[number + 1 :]
             for one in before:
-                if one.decouples:
+                joint = joint_of(one)
+                if joint is not None and joint.eager:
                     raise PlanError(
                         f"{op.label} behind {one.label}: every rank would fill it with all samples; put "
                         f"{op.label} before {one.label}"
@@ -134,16 +137,19 @@ def _dealt(flow: Flow, world: World, top: bool) -> Flow:
 
 def _plain(op: Op[Any, Any]) -> bool:
     """Whether as many samples leave as come, in the same order."""
-    if not op.ordered or op.may_skip:
+    if not op.delivery.ordered or op.may_skip:
         return False
-    return op.effect is Effect.KEEPS or op.buffer is not None or op.remembers
+    if op.effect is Effect.KEEPS or op.delivery.ready is not None:
+        return True
+    joint = joint_of(op)
+    return joint is not None and joint.remembers
 
 
 def _block(later: tuple[Op[Any, Any], ...]) -> int:
     """How many samples go to a rank at once: a batch, or one."""
     for op in later:
         if op.effect is Effect.REGROUPS:
-            return op.group_size() or 1
+            return group_size(op) or 1
     return 1
 
 
@@ -151,7 +157,7 @@ def _uneven(later: tuple[Op[Any, Any], ...]) -> str:
     """Why ranks that get as many samples do not deliver as many; nothing if they do."""
     batched = False
     for op in later:
-        if op.effect is Effect.REGROUPS and op.group_size() is not None and not batched:
+        if op.effect is Effect.REGROUPS and group_size(op) and not batched:
             batched = True
         elif not _plain(op):
             return f"{op.label} varies what each of them delivers"

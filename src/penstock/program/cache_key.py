@@ -64,4 +64,4 @@ def _step(step: Step) -> list[Any]:
 
 
 def _draws(step: Step) -> bool:
-    return step.op.random or bool(getattr(step.op, "info", False))
+    return bool(step.op.random) or bool(getattr(step.op, "info", False))

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import Skip, StageTimeout
+from penstock.errors import PenstockError, Skip, StageTimeout
 from penstock.ops.functions import settled
-from penstock.ops.op import Effect, Key
+from penstock.ops.op import Effect, Key, Op
 from penstock.plan.plan import Step
 from penstock.program.chunk import ErrorRecord, Failure, sample_label
 from penstock.program.failure import add_note, decide
@@ -19,7 +19,7 @@ from penstock.program.task import Task
 from penstock.provenance import Place, counter
 from penstock.randomness import Draws, derive
 
-__all__ = ["Attempts", "Calls", "SampleInfo", "interrupted"]
+__all__ = ["Attempts", "Calls", "SampleInfo", "interrupted", "wrong_count"]
 
 
 class SampleInfo:
@@ -309,6 +309,11 @@ class Attempts:
     def give_up(self, exc: BaseException) -> bool:
         """Drop the sample, or let it end the chunk: then False."""
         return self._calls.dispose(self._number, exc, skip=self._skip)
+
+
+def wrong_count(op: Op[Any, Any], found: int, due: int) -> PenstockError:
+    """The error for an op whose `run` has not returned one result for each sample that did not fail."""
+    return PenstockError(f"{op.label} gave {found} results for {due} samples")
 
 
 def interrupted(exc: BaseException) -> bool:

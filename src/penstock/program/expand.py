@@ -13,11 +13,10 @@ from time import perf_counter
 from typing import Any
 
 from penstock.ops.functions import settled
-from penstock.plan.plan import Step
-from penstock.program.calls import Attempts, Calls, interrupted
+from penstock.program.calls import Attempts, Calls, interrupted, wrong_count
 from penstock.program.chunk import Chunk, ErrorRecord, Loss
 from penstock.program.sizing import TARGET_S
-from penstock.provenance import Member, Place, extended
+from penstock.provenance import Place
 
 __all__ = ["expanded", "expanded_async"]
 
@@ -31,6 +30,7 @@ class _Part:
         self.calls = calls
         self.chunk = chunk
         self.one_by_one = one_by_one
+        self._place_of = calls.step.op.place_of
         #: what was lost before this op, not passed yet
         self._lost_before = list(reversed(chunk.losses))
         self._lost_calls = dict(zip(calls.lost, calls.losses, strict=True))
@@ -57,7 +57,7 @@ class _Part:
     def add(self, number: int, sub: int, value: Any) -> bool:
         """One more output of sample `number`; True when it is time to pass the part on."""
         self.samples.append(value)
-        self.places.append(_place(self.calls.step, self.calls.places[number], sub))
+        self.places.append(self._place_of(self.calls.places[number], sub))
         return self.one_by_one or perf_counter() - self.began > TARGET_S
 
     def passed(self) -> Chunk:
@@ -74,15 +74,13 @@ class _Part:
         return Chunk(self.samples, self.places, calls.failure or chunk.failure, self.losses, final=chunk.final)
 
 
-def _place(step: Step, place: Place, sub: int) -> Place:
-    """The place of output `sub` of the sample at `place`."""
-    return Member(place, sub) if step.op.ungroups else extended(place, sub)
-
-
 def _numbered(part: _Part, results: Any) -> Iterator[tuple[int, Any]]:
     """What each call returned, with the number of its sample; what was lost between them is gathered."""
     calls = part.calls
     stop = calls.stop if calls.failure is not None else len(calls.samples)
+    due = len(calls.surviving(calls.places))
+    if len(results) != due:
+        raise wrong_count(calls.step.op, len(results), due)
     outputs = iter(results)
     for number in range(stop):
         if part.reached(number):

@@ -17,9 +17,9 @@ import numpy as np
 
 from penstock.errors import NotCarried, Skip, WorkerDied
 from penstock.lazy import named
-from penstock.ops.op import Effect, Key, Op
+from penstock.ops.op import Effect, Key, Op, joint_of
 from penstock.plan.plan import Indexed, Stage, Step
-from penstock.program.calls import Calls
+from penstock.program.calls import Calls, wrong_count
 from penstock.program.chunk import Chunk, CountVaried, ErrorRecord, Failure, Loss, Ticket, sample_label, with_losses
 from penstock.program.desk import READING
 from penstock.program.expand import expanded
@@ -90,7 +90,7 @@ class Program:
     def probeable(self) -> tuple[Step, ...]:
         """The steps that can be run on one sample alone."""
         alone = takewhile(lambda step: step.op.effect is not Effect.REGROUPS, self.steps)
-        return tuple(step for step in alone if not step.op.remembers)
+        return tuple(step for step in alone if step.op.effect is not Effect.PASSES)
 
     # ------------------------------------------------------------------ the walk of a ticket
 
@@ -454,7 +454,7 @@ def finished(step: Step, chunk: Chunk, calls: Calls, out: Any) -> Chunk:
     places = calls.surviving(chunk.places)
     failure = calls.failure or chunk.failure
     if len(out) != len(places):
-        raise RuntimeError(f"{step.op.label} gave {len(out)} results for {len(places)} samples")
+        raise wrong_count(step.op, len(out), len(places))
     losses = with_losses(chunk.losses, calls.lost, calls.losses, calls.stop)
     if step.op.effect is Effect.SELECTS:
         selected = Chunk(calls.surviving(chunk.samples), places, failure, losses, final=chunk.final)
@@ -466,7 +466,8 @@ def finished(step: Step, chunk: Chunk, calls: Calls, out: Any) -> Chunk:
 def _keeps(op: Op[Any, Any], count: int) -> tuple[bool, Failure | None]:
     """Whether a last group of `count` samples is passed on, or what it ends the epoch in."""
     try:
-        return op.keeps_group(count), None
+        joint = joint_of(op)
+        return joint is None or joint.keeps_group(count), None
     except Exception as exc:
         return False, Failure(exc)
 

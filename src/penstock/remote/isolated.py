@@ -100,7 +100,7 @@ class Isolated:
             (step.op.full_label, step.op) for stage in self.plan.stages for step in stage.all_steps()
         ]
         #: what was served before is served again when the training loop waits, so the process is told
-        self._draws = any(op.decouples for op in self.plan.joint_ops)
+        self._draws = self.plan.draws
         #: of `memory=`, what chunks on their way here and idle blocks may take; the rest is for the process
         self._budget = Budget(None if memory is None else memory // _SHARE)
         engine_memory = None if memory is None else memory - memory // _SHARE
@@ -320,7 +320,7 @@ class Isolated:
 
     def carrying(self) -> dict[str, InputState]:
         """Where inputs stand that go on from epoch to epoch, between two epochs."""
-        if self._line is not None and any(op.carries for op in self.plan.joint_ops):
+        if self._line is not None and self.plan.carries:
             told = self._ask("where inputs stand that go on from epoch to epoch", "carrying")
             self._carried = checked(told, dict[str, InputState]) if told else self._carried
         return self._carried

@@ -50,7 +50,7 @@ def described(flow: Flow) -> list[Any]:
     >>> described(ps.from_sequence("abc").shuffle().batch(2))
     ['from_sequence(str of 3): 3 samples', 'shuffle()', 'batch(size=2)']
     """
-    return [_source(flow.source), *(_op(op) for op in flow.ops if op.buffer is None)]
+    return [_source(flow.source), *(_op(op) for op in flow.ops if op.delivery.ready is None)]
 
 
 def _source(source: Source) -> Any:

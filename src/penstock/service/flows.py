@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.core.loader import Loader
 from penstock.errors import PlanError
-from penstock.ops.op import Effect, Op
+from penstock.ops.op import Effect, Op, group_size
 from penstock.ops.shard import Shard
 from penstock.pipeline import Pipeline
 from penstock.plan.world import ALONE
@@ -71,11 +71,10 @@ def _before_batches(pipeline: Pipeline[Any]) -> int:
     if not isinstance(pipeline.source, IndexedSource) or any(op.may_skip for op in ops):
         return end
     at = next((number for number, op in enumerate(ops) if op.effect is Effect.REGROUPS), end)
-    before, later = ops[:at], ops[at + 1 :]
-    placed = all(op.effect is Effect.KEEPS or op.order() is not None or op.buffer is not None for op in before)
-    kept = all(op.effect is Effect.KEEPS or op.buffer is not None for op in later)
-    sized = at == end or ops[at].group_size() is not None
-    return at if placed and kept and sized else end
+    keep = [op.effect is Effect.KEEPS or op.delivery.ready is not None for op in ops]
+    placed = all(kept or op.order() is not None for kept, op in zip(keep[:at], ops[:at], strict=True))
+    sized = at == end or group_size(ops[at]) > 0
+    return at if placed and all(keep[at + 1 :]) and sized else end
 
 
 class Flows:

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.joint import LOST, Ingredient, Input, Joint, Length
-from penstock.ops.op import Key
+from penstock.ops.joint import LOST, Ingredient, Input, Joint, Length, Memo
+from penstock.ops.op import Key, joint_of
 from penstock.provenance import Part, Passed, Place
 from penstock.randomness import derive
 from penstock.sources.source import Composite, Flow
@@ -70,8 +70,8 @@ class MixSource(Composite):
         joint.nested = _nested(self)
         return joint
 
-    def stats(self, memo: dict[str, Any]) -> dict[str, float]:
-        return {f"{name}.samples": memo.get("samples", {}).get(name, 0) for name, _ in self.parts}
+    def memo(self) -> Memo:
+        return _Counted(samples=dict.fromkeys((name for name, _ in self.parts), 0))
 
     def combined_length(self, lengths: Sequence[Length]) -> Length:
         if self.stop == "cycle" and 0 in lengths:
@@ -150,7 +150,8 @@ def _weight(name: str, one: Any) -> Fraction:
 def _refuse_carrying(name: str, flow: Flow) -> None:
     """An op that goes on from epoch to epoch has no place in a component that is begun again out of turn."""
     for op in flow.ops:
-        if op.carries:
+        joint = joint_of(op)
+        if joint is not None and joint.carries:
             raise PlanError(
                 f"mix(stop='cycle') begins component {name!r} again by itself, but {op.label} in it counts on "
                 f"every epoch being read once; put {op.label} behind the mix"
@@ -168,6 +169,13 @@ def _empty(name: str) -> PlanError:
 
 
 # ---------------------------------------------------------------------- what draws
+
+
+class _Counted(Memo):
+    """How many samples each component has given in all epochs."""
+
+    def stats(self) -> dict[str, float]:
+        return {f"{name}.samples": count for name, count in self["samples"].items()}
 
 
 class _Mixed(Joint):

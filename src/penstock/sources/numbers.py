@@ -29,6 +29,10 @@ class Numbers(IndexedSource):
         return True
 
     @property
+    def read_by_op(self) -> bool:
+        return True
+
+    @property
     def content(self) -> str:
         return self.whole.content
 

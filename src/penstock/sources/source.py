@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PlanError
-from penstock.ops.joint import Joint, Length
+from penstock.ops.joint import Joint, Length, Memo
 from penstock.ops.op import Key, Op
 from penstock.trees import nbytes
 
@@ -106,6 +106,11 @@ class IndexedSource(Source):
     @property
     def reads_batches(self) -> bool:
         """Whether `read_batch` is worth calling."""
+        return False
+
+    @property
+    def read_by_op(self) -> bool:
+        """Its samples are numbers, and the first op reads what they stand for: a later order is one of numbers."""
         return False
 
     @property
@@ -224,9 +229,9 @@ class Composite(Source):
     def combined_length(self, lengths: Sequence[Length]) -> Length:
         """The length of an epoch, from those of the parts."""
 
-    def stats(self, memo: dict[str, Any]) -> dict[str, float]:
-        """What its joint has counted, for ``loader.stats()``: each name gets the composite's verb in front."""
-        return {}
+    def memo(self) -> Memo:
+        """What its joints share in one loader: a new, empty one. Its stats get the composite's verb in front."""
+        return Memo()
 
 
 def length_of(data: Any, what: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.errors import PlanError
 from penstock.memory.parcel import pack
-from penstock.ops.op import Key
+from penstock.ops.op import joint_of
 from penstock.pipeline import Pipeline
 from penstock.plan.lengths import flow_length
 from penstock.program.chunk import ErrorRecord
@@ -148,7 +148,7 @@ def fitting(pipeline: Flow, memory: int | str | None) -> int | str | None:
 
 
 def _hoards(flow: Flow) -> bool:
-    joints = [op.joint(Key(0, ""), 0, {}) for op in flow.ops if op.joined and not op.remembers]
+    joints = [joint_of(op) for op in flow.ops]
     parts = [part for _, part in getattr(flow.source, "parts", ())]
     return any(joint is not None and joint.hoards for joint in joints) or any(map(_hoards, parts))
 

@@ -12,11 +12,12 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 from penstock.construct import from_iterable, from_sequence
-from penstock.errors import PlanError
+from penstock.errors import PenstockError, PlanError
 from penstock.executors.startup import keep_warm
-from penstock.ops.op import Effect, Op
+from penstock.ops.op import Effect, Op, joint_of
 from penstock.pipeline import Pipeline
 from penstock.plan.lengths import flow_length
+from penstock.testing.joints import check_joint
 from penstock.testing.layouts import (
     ASYNC_LAYOUTS,
     FEW_PROCESS_LAYOUTS,
@@ -71,6 +72,7 @@ def check_op(
     given = list(samples)
     if isinstance(op, Op):
         _check_value(op)
+        check_joint(op, given, seed)
     processes = sendable(op, given) if layouts is None else any(layout.on == "process" for layout in layouts)
     # It starts while the op runs on threads; from then on each process starts in milliseconds.
     with keep_warm() if processes else nullcontext():
@@ -92,9 +94,9 @@ def _check_everywhere(op: Any, given: list[Any], layouts: Sequence[Layout] | Non
             inline[name] = _check_streams(pipeline, what, layouts, seed, epochs, given)
             if isinstance(op, Op):
                 _check_traits(op, [] if "empty" in name else given, inline[name], what)
-            if inline[name].whole and all(one.ordered for one in pipeline.ops) and not endless(pipeline):
+            if inline[name].whole and all(one.delivery.ordered for one in pipeline.ops) and not endless(pipeline):
                 _check_resumed(pipeline, what, inline[name], seed, epochs)
-    if isinstance(op, Op) and op.order() is not None and op.joined:
+    if isinstance(op, Op) and op.order() is not None and joint_of(op) is not None:
         one, other = (stream for name, stream in inline.items() if "empty" not in name)
         assert_same_stream(one, other, f"{label}: by position (its order), then as samples pass (its joint)")
 
@@ -119,15 +121,19 @@ def _check_streams(
     # A copy: an op that writes into what it was given would change what it is compared with.
     expected = INLINE.run(pipeline, seed=seed, epochs=epochs, most=most)
     expected.epochs = copy.deepcopy(expected.epochs)
+    for end in expected.ends:
+        if type(end) is PenstockError:  # what a user's function raises is another one
+            raise AssertionError(f"{what}: {end}") from end
     if layouts is None:
         layouts = [
             *LAYOUTS,
             *(ASYNC_LAYOUTS if any(op.asynchronous for op in pipeline.ops) else ()),
             *(FEW_PROCESS_LAYOUTS if sendable(pipeline.ops, given, expected.epochs) else ()),
         ]
+    ordered = all(op.delivery.ordered for op in pipeline.ops)
     for layout in layouts:
         found = layout.run(_placed(pipeline, layout), seed=seed, epochs=epochs, most=most)
-        assert_same_stream(expected, found, f"{what}, {layout}", ordered=all(op.ordered for op in pipeline.ops))
+        assert_same_stream(expected, found, f"{what}, {layout}", ordered=ordered)
     for epoch, delivered in enumerate(expected.epochs):
         due = length if most is None or length is None else min(length, most)
         if expected.whole and due is not None and len(delivered) != due:
