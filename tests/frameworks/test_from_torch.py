@@ -427,6 +427,13 @@ def test_a_loader_looks_like_a_data_loader():
         assert [plain(batch) for batch in ours] == epochs[0] != epochs[1]
         state = ours.state_dict()
         ours.load_state_dict(state)
+    with ps.from_torch(data.DataLoader(dataset, 6, shuffle=True)).loader(seed=2) as loader:
+        ours = loader.torch()
+        iter(ours)  # an iterator that nobody reads begins no epoch
+        second = iter(ours)
+        ours.sampler.set_epoch(0)
+        next(second)
+        assert (loader.epoch, loader.batch_index) == (0, 1)
     rows = np.arange(10)
     with ps.from_arrays(rows).batch(4).to("cpu").loader() as loader:
         assert (loader.torch().batch_size, len(loader.torch())) == (4, 3)

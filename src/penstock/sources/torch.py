@@ -27,12 +27,14 @@ from penstock.sources.source import (
     subset_of,
 )
 
-__all__ = ["DatasetStream", "SamplerStream", "TorchIndices"]
+__all__ = ["DatasetStream", "SamplerStream", "TorchIndices", "TorchParts"]
 
 #: items of an iterator before which the global generators are looked at
 _LOOKED_AT = 8
 #: records between two marks, and marks that are kept: of more records than are ever on their way
 _MARKED_EVERY, _MARKS = 16, 4096
+#: a step of a Hugging Face dataset whose state leaves out what its buffer holds: a resume would lose samples
+_FORGETFUL = "BufferShuffledExamplesIterable"
 
 
 class TorchIndices(IndexedSource):
@@ -155,8 +157,8 @@ class DatasetStream(StreamSource):
         marks = Marks(opening.mark, skip)
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(opening.epoch)
-        if _stateful(dataset):
-            # One that was left half-way would go on from there.
+        elif _stateful(dataset):
+            # One that was left half-way, and knows of no epochs, would go on from there.
             if self._fresh is None:
                 self._fresh = copy.deepcopy(dataset.state_dict()) or {}
             elif self._fresh and marks.begun is None:
@@ -289,6 +291,12 @@ def _watched(records: Iterator[Any], warning: Callable[[str], str]) -> Iterator[
 
 
 def _stateful(thing: Any) -> bool:
+    """Whether `thing` can say where it stands, and all of it."""
+    step = getattr(thing, "_ex_iterable", None)
+    while step is not None:
+        if type(step).__name__ == _FORGETFUL:
+            return False
+        step = getattr(step, "ex_iterable", None)
     return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
 
 
