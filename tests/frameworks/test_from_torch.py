@@ -366,6 +366,25 @@ def test_a_state_dict_that_is_no_plain_data_is_reported_and_read_again():
             assert [batch.tolist() for batch in loader] == [[40, 41, 42, 43, 44]]
 
 
+def test_draws_of_an_iterable_are_the_same_after_a_resume():
+    class Draws(Stateful):
+        def __iter__(self):
+            offset = random.random()
+            for number in super().__iter__():
+                yield number, offset > 2, float(torch.rand(()))
+
+    before = states()
+    with ps.from_torch(Draws(60), batch_size=5).loader(seed=1, inline=True) as loader:
+        batches = iter(loader)
+        for _ in range(8):
+            next(batches)
+        state = loader.state_dict()
+        rest = [plain(batch) for batch in batches]
+    with ps.from_torch(Draws(60), batch_size=5).loader(seed=1, inline=True, state=state) as loader:
+        assert [plain(batch) for batch in loader] == rest
+    assert states() == before
+
+
 # ---------------------------------------------------------------------- what is refused
 
 
