@@ -62,6 +62,27 @@ def test_the_training_loop_never_waits_on_the_host(fake):
     assert threading.current_thread().name not in waited
 
 
+def test_the_next_batch_is_copied_while_a_step_runs(fake):
+    from tests.devices.fake_cuda import Event
+
+    with numbers(40).to("cuda").loader() as loader:
+        batches = iter(loader)
+        next(batches)
+        stream = fake.cuda.current_stream()
+        over = Event(stream)  # a step that takes until the test says so
+        stream.wait_event(over)
+        second = next(batches)  # the host does not wait for the step
+        fake.device_state.run()
+        assert second.as_subclass(fake.Tensor)[:, 0].tolist() == [4, 5, 6, 7]
+        seen = []
+        step_on(fake, second, seen)
+        fake.device_state.run()
+        assert seen == []  # the step on it waits for the first one
+        over.happened = True
+        fake.device_state.run()
+        assert seen == [[4, 5, 6, 7]]
+
+
 def test_memory_is_not_given_back_before_the_step_that_uses_it(fake):
     with numbers(40).to("cuda").loader() as loader:
         for batch in loader:

@@ -366,6 +366,25 @@ def test_a_state_dict_that_is_no_plain_data_is_reported_and_read_again():
             assert [batch.tolist() for batch in loader] == [[40, 41, 42, 43, 44]]
 
 
+def test_draws_of_an_iterable_are_the_same_after_a_resume():
+    class Draws(Stateful):
+        def __iter__(self):
+            offset = random.random()
+            for number in super().__iter__():
+                yield number, offset > 2, float(torch.rand(()))
+
+    before = states()
+    with ps.from_torch(Draws(60), batch_size=5).loader(seed=1, inline=True) as loader:
+        batches = iter(loader)
+        for _ in range(8):
+            next(batches)
+        state = loader.state_dict()
+        rest = [plain(batch) for batch in batches]
+    with ps.from_torch(Draws(60), batch_size=5).loader(seed=1, inline=True, state=state) as loader:
+        assert [plain(batch) for batch in loader] == rest
+    assert states() == before
+
+
 # ---------------------------------------------------------------------- what is refused
 
 
@@ -427,6 +446,13 @@ def test_a_loader_looks_like_a_data_loader():
         assert [plain(batch) for batch in ours] == epochs[0] != epochs[1]
         state = ours.state_dict()
         ours.load_state_dict(state)
+    with ps.from_torch(data.DataLoader(dataset, 6, shuffle=True)).loader(seed=2) as loader:
+        ours = loader.torch()
+        iter(ours)  # an iterator that nobody reads begins no epoch
+        second = iter(ours)
+        ours.sampler.set_epoch(0)
+        next(second)
+        assert (loader.epoch, loader.batch_index) == (0, 1)
     rows = np.arange(10)
     with ps.from_arrays(rows).batch(4).to("cpu").loader() as loader:
         assert (loader.torch().batch_size, len(loader.torch())) == (4, 3)

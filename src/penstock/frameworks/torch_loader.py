@@ -79,7 +79,9 @@ class TorchLoader:
         self.loader.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.loader)
+        # The epoch begins with the first batch: frameworks make iterators that they never read, and tell the
+        # epoch later.
+        yield from self.loader
 
     def __len__(self) -> int:
         return len(self.loader)

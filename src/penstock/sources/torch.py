@@ -8,12 +8,13 @@ import json
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from penstock.errors import StateMismatch
-from penstock.generators import Private, capture, drawn_in_thread, drawn_since
+from penstock.generators import capture, drawn_in_thread, drawn_since, kept, seed_all
 from penstock.ops.joint import Length
 from penstock.randomness import derive
 from penstock.sources.source import (
@@ -27,12 +28,16 @@ from penstock.sources.source import (
     subset_of,
 )
 
-__all__ = ["DatasetStream", "SamplerStream", "TorchIndices"]
+__all__ = ["DatasetStream", "SamplerStream", "TorchIndices", "TorchParts"]
+
+Around = Callable[[int], AbstractContextManager[None]]
 
 #: items of an iterator before which the global generators are looked at
 _LOOKED_AT = 8
 #: records between two marks, and marks that are kept: of more records than are ever on their way
 _MARKED_EVERY, _MARKS = 16, 4096
+#: a step of a Hugging Face dataset whose state leaves out what its buffer holds: a resume would lose samples
+_FORGETFUL = "BufferShuffledExamplesIterable"
 
 
 class TorchIndices(IndexedSource):
@@ -101,10 +106,9 @@ class SamplerStream(StreamSource):
 
     def _drawn(self, whose: str) -> str:
         return (
-            f"the sampler {type(self.sampler).__name__} draws from the global generator of {whose}, so that "
-            "runs with "
-            "one seed differ, and a resumed run from both; let it draw from a torch.Generator in its attribute "
-            "'generator', which is seeded for each epoch"
+            f"the sampler {type(self.sampler).__name__} draws from the global generator of {whose}, so that runs "
+            "with one seed differ, and a resumed run from both; let it draw from a torch.Generator in its "
+            "attribute 'generator', which is seeded for each epoch"
         )
 
     def _for(self, opening: Opening) -> Any:
@@ -155,18 +159,17 @@ class DatasetStream(StreamSource):
         marks = Marks(opening.mark, skip)
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(opening.epoch)
-        if _stateful(dataset):
-            # One that was left half-way would go on from there.
+        elif _stateful(dataset):
+            # One that was left half-way, and knows of no epochs, would go on from there.
             if self._fresh is None:
                 self._fresh = copy.deepcopy(dataset.state_dict()) or {}
             elif self._fresh and marks.begun is None:
                 dataset.load_state_dict(copy.deepcopy(self._fresh))
-        records = _Records(dataset, marks, skip)
+        seeded = self._rng and opening.inline
+        records = _Records(dataset, marks, skip, partial(_seeded, opening) if seeded else _as_they_are)
         opening.mark_at = marks.at
-        if not self._rng:
+        if seeded or not self._rng:
             return records
-        if opening.inline:
-            return _Seeded(records, derive("from_torch", opening.seed, opening.epoch))
         return _watched(records, partial(drawn_in_thread, self.label))
 
 
@@ -210,19 +213,23 @@ def _checked(saved: Any) -> list[Any]:
 class _Records:
     """An iterator over a dataset that notes now and then where it stands, where the dataset can say so."""
 
-    def __init__(self, dataset: Any, marks: Marks, skip: int) -> None:
+    def __init__(self, dataset: Any, marks: Marks, skip: int, around: Around) -> None:
+        #: in what the record at a position is made
+        self._around = around
         #: what says where the iterator stands: the dataset, or the iterator itself
         self._keeper: Any = dataset if _stateful(dataset) else None
         begun, state = (0, None) if marks.begun is None else marks.begun
-        if self._keeper is not None and state is not None:
-            dataset.load_state_dict(json.loads(state))
-        self._records: Any = iter(dataset)
-        if self._keeper is None and _stateful(self._records):
-            self._keeper = self._records
-            if state is not None:
-                self._records.load_state_dict(json.loads(state))
-        for _ in range(skip - begun if self._keeper is not None else skip):
-            next(self._records, None)
+        with around(-1):
+            if self._keeper is not None and state is not None:
+                dataset.load_state_dict(json.loads(state))
+            self._records: Any = iter(dataset)
+            if self._keeper is None and _stateful(self._records):
+                self._keeper = self._records
+                if state is not None:
+                    self._records.load_state_dict(json.loads(state))
+        for position in range(0 if self._keeper is None else begun, skip):
+            with around(position):
+                next(self._records, None)
         self._marks = marks
         self._position = skip
 
@@ -230,7 +237,8 @@ class _Records:
         return self
 
     def __next__(self) -> Any:
-        record = next(self._records)
+        with self._around(self._position):
+            record = next(self._records)
         self._position += 1
         if self._keeper is not None and self._position % _MARKED_EVERY == 0:
             self._mark()
@@ -257,19 +265,16 @@ class _Records:
         self._keeper = None
 
 
-class _Seeded:
-    """Records that are made with random generators of their own, in the training loop's thread."""
+def _as_they_are(position: int) -> AbstractContextManager[None]:
+    return nullcontext()
 
-    def __init__(self, records: _Records, seed: int) -> None:
-        self._records = records
-        self._private = Private(seed)
 
-    def __iter__(self) -> _Seeded:
-        return self
-
-    def __next__(self) -> Any:
-        with self._private.in_place():
-            return next(self._records)
+@contextmanager
+def _seeded(opening: Opening, position: int) -> Iterator[None]:
+    """In the training loop's thread: the global generators, seeded for one record and put back afterwards."""
+    with kept():
+        seed_all(derive("from_torch", opening.seed, opening.epoch, position))
+        yield
 
 
 def _watched(records: Iterator[Any], warning: Callable[[str], str]) -> Iterator[Any]:
@@ -289,6 +294,12 @@ def _watched(records: Iterator[Any], warning: Callable[[str], str]) -> Iterator[
 
 
 def _stateful(thing: Any) -> bool:
+    """Whether `thing` can say where it stands, and all of it."""
+    step = getattr(thing, "_ex_iterable", None)
+    while step is not None:
+        if type(step).__name__ == _FORGETFUL:
+            return False
+        step = getattr(step, "ex_iterable", None)
     return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
 
 
