@@ -218,7 +218,7 @@ class Case:
         if self.design.ordered and not self.design.late:
             self.check_layouts(whole)
             self.check_exact(whole)
-        self.check_sizes(whole)
+        self.check_states(whole)
         self.check_loose(whole)
         if ISOLATED in self.processes:
             self.check_deaths(whole)
@@ -347,6 +347,7 @@ class Case:
         for number in range(6):
             most = self.rng.randint(1, max(1, count // 2)) if number < 5 else None
             ran = self.run(self.layout(), salt=(self.seed, number) if fresh else 0, state=state, most=most)
+            self.check_states(ran)
             if not ran.over and ran.states:
                 ran.reports = ran.reports[: ran.told[-1]]
             runs.append(ran)
@@ -372,8 +373,8 @@ class Case:
 
     # ------------------------------------------------------------------ 5
 
-    def check_sizes(self, whole: Ran) -> None:
-        for number, state in enumerate(whole.states, 1):
+    def check_states(self, ran: Ran) -> None:
+        for number, state in enumerate(ran.states, 1):
             twice = named_twice(opened(state).at)
             law(5, not twice, f"the state after batch {number} names samples twice:", *twice[:3])
             size = len(json.dumps(state))

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from penstock.program.chunk import Chunk, Loss, Ticket
 from penstock.provenance import Place
-from penstock.resume.cursor import Unordered
+from penstock.resume.cursor import Left, Unordered
 
 __all__ = ["AsDone", "InOrder", "Outlet"]
 
@@ -301,8 +301,7 @@ class AsDone(Outlet):
                 self._high, self._high_ticket = number, own.ticket
             if not own.ticket.redo:  # those leave in their order: what is owed after them is known as it was saved
                 chunk.origin = self._origin(number, own)
-            if chunk.samples:
-                own.last = chunk.places[-1]
+            own.leave(chunk)
         if self._lost:
             first = self._lost_before(self._high + 1 if chunk.failure is None else 1 << 60)
             behind = self._lost_before(self._first_open, len(chunk.samples))
@@ -311,7 +310,7 @@ class AsDone(Outlet):
 
     def _origin(self, number: int, own: _Leaving) -> Unordered:
         others = tuple(
-            (one.ticket.inputs, one.last)
+            Left(one.ticket.inputs, one.last, one.lost)
             for other, one in self._open.items()
             if other != number and other <= self._high and one.ticket.count
         )
@@ -321,11 +320,20 @@ class AsDone(Outlet):
 class _Leaving:
     """A ticket of which not all has left."""
 
-    __slots__ = ("done", "here", "last", "ticket")
+    __slots__ = ("done", "here", "last", "lost", "ticket")
 
     def __init__(self, ticket: Ticket) -> None:
         self.ticket = ticket
+        #: the last sample that has left, and the last that was lost after it
         self.last: Place = None
+        self.lost: Place = None
         #: chunks of it that may leave
         self.here = 0
         self.done = False
+
+    def leave(self, chunk: Chunk) -> None:
+        """A chunk of it leaves."""
+        if chunk.samples:
+            self.last, self.lost = chunk.places[-1], None
+        if chunk.losses and chunk.losses[-1].before >= len(chunk.samples):
+            self.lost = chunk.losses[-1].place

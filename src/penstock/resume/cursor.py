@@ -22,7 +22,19 @@ from typing import Any, NamedTuple, Protocol
 from penstock.provenance import Place, input_of, key_of, steps_from
 from penstock.resume.schema import Edge, Front, Owed
 
-__all__ = ["Came", "Cursor", "FromParts", "FromRedo", "Given", "Held", "Lot", "Mark", "Unordered", "saved_edge"]
+__all__ = [
+    "Came",
+    "Cursor",
+    "FromParts",
+    "FromRedo",
+    "Given",
+    "Held",
+    "Left",
+    "Lot",
+    "Mark",
+    "Unordered",
+    "saved_edge",
+]
 
 
 class Held(NamedTuple):
@@ -123,21 +135,28 @@ class FromRedo:
         return Cursor(self._front, self._held[self._numbers.get(key_of(of), -1) + 1 :])
 
 
+class Left(NamedTuple):
+    """What has left of a ticket: its inputs, the last sample, and the input that was lost after that, if any.
+
+    A loss that has left is reported, so its input is not owed. One that was made of an input is not counted here:
+    samples that were made before it might come twice.
+    """
+
+    inputs: Sequence[Place]
+    last: Place = None
+    lost: Place = None
+
+
 class Unordered:
     """The origin of a chunk of a stage that does not keep the order: what of other tickets left before it."""
 
     __slots__ = ("_depth", "_high", "_inputs", "_others", "_unit")
 
     def __init__(
-        self,
-        inputs: Sequence[Place],
-        others: Sequence[tuple[Sequence[Place], Place]],
-        high: Any,
-        depth: int,
-        unit: int = 0,
+        self, inputs: Sequence[Place], others: Sequence[Left], high: Any, depth: int, unit: int = 0
     ) -> None:
         self._inputs = inputs
-        #: the inputs of tickets of which not all has left, and the last sample that has
+        #: the tickets of which not all has left
         self._others = others
         #: the last ticket of which something has left
         self._high = high
@@ -147,24 +166,26 @@ class Unordered:
 
     def cursor(self, place: Place) -> Cursor:
         base: Cursor = self._high.origin.behind(self._grouped(self._high.inputs)[-1])
-        owed = [*self._rest(self._inputs, place)]
-        for inputs, last in self._others:
-            owed += self._rest(inputs, last)
+        owed = [*self._rest(Left(self._inputs, place))]
+        for other in self._others:
+            owed += self._rest(other)
         return Cursor(base.front, (*owed, *base.held))
 
     def behind(self, of: Place) -> Cursor:
         raise AssertionError("asked of the tickets of a stage, never of what it made")
 
-    def _rest(self, inputs: Sequence[Place], last: Place) -> list[Held]:
-        """What is owed of a ticket of which the sample at `last` was the last to leave."""
-        inputs = self._grouped(inputs)
-        if last is None:
+    def _rest(self, left: Left) -> list[Held]:
+        """What is owed of a ticket."""
+        inputs = self._grouped(left.inputs)
+        numbers = {key_of(place): number for number, place in enumerate(inputs)}
+        if left.lost is not None and (number := numbers.get(key_of(left.lost))) is not None:
+            return [Held(place) for place in inputs[number + 1 :]]
+        if left.last is None:
             return [Held(place) for place in inputs]
-        of = key_of(input_of(last, self._depth))
-        number = next(number for number, place in enumerate(inputs) if key_of(place) == of)
+        number = numbers[key_of(input_of(left.last, self._depth))]
         rest = [Held(place) for place in inputs[number + 1 :]]
         if self._depth:
-            rest.insert(0, Held(inputs[number], steps_from(last, self._depth)))
+            rest.insert(0, Held(inputs[number], steps_from(left.last, self._depth)))
         return rest
 
     def _grouped(self, inputs: Sequence[Place]) -> Sequence[Place]:
