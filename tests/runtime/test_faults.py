@@ -54,7 +54,7 @@ PLACES: dict[str, tuple[Any, str, set[str]]] = {
     "handing in": (Engine, "handed_in", set()),
     "putting a chunk": (stage_run.StageRun, "put", set()),
     "restoring the order": (reorder.InOrder, "last", set()),
-    "letting a chunk go": (reorder.Outlet, "_release", set()),
+    "letting a chunk go": (reorder.Outlet, "pop", set()),
     "joining chunks": (Job, "finished", set()),
     "telling that something came": (Engine, "noticed", {"inline"}),
     "sending a ticket": (remote._Front, "_send_run", {"inline", "thread", "threads", "async"}),
