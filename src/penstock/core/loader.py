@@ -28,6 +28,7 @@ from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options
 from penstock.plan.world import World, dealt, portion_of, world_now
 from penstock.program.chunk import CountVaried, ErrorRecord
+from penstock.program.folder_cache import folder_notes
 from penstock.provenance import weight
 from penstock.resume.schema import Edge
 from penstock.sources.source import Flow
@@ -445,7 +446,7 @@ class Loader(Generic[T]):
 
         Once its worker processes have started, it also says what of them could not be shared.
         """
-        notes = tuple(self._engine.notes())
+        notes = (*self._engine.notes(), *folder_notes(self._engine.plan.stages, self._seed))
         return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
 
     def errors(self) -> list[ErrorRecord]:
