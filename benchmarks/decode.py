@@ -10,16 +10,26 @@ and the same with processes:
   ours    the same with on=pool, a pool of two processes that are up; every run is a new loader on it
   torch   DataLoader with two workers that are up, if it is installed           target: at least its rate
 Target: at least 0.95 of the bare rate, in pairs in which the bare loops had two cores to themselves.
+
+The same images from a folder, without augmentation, to batches of 64 x 224 x 224, on two threads:
+  bare    two loops in two threads that read and call decode_image; and that call simplejpeg and OpenCV
+  ours    from_folder().map(decode_image(size=(224, 224)), workers=2).batch(64)
+  peers   torch DataLoader over ImageFolder (Pillow), SPDL (FFmpeg), Grain and tensorpack (simplejpeg and OpenCV),
+          two workers each; whoever is not installed is named                    target: at least their rate
+Scaled decoding by itself: decode_image(size=180), which decodes at half the size, over decode_image() and resize.
 """
 
 from __future__ import annotations
 
 import io
+import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import _peers
 import numpy as np
 from _measure import BareProcesses, Bench
 from numpy.typing import NDArray
@@ -79,17 +89,18 @@ def consume(batches: Iterable[Any]) -> int:
     return samples
 
 
-def two_threads(jpegs: Sequence[bytes]) -> int:
+def two_threads(items: Sequence[Any], loop: Any = plain_loop) -> int:
+    """`loop(half, seed)` in two threads, each over half of the items."""
     counts: list[int] = []
-    halves = jpegs[: len(jpegs) // 2], jpegs[len(jpegs) // 2 :]
-    loops = [
-        threading.Thread(target=lambda half=half, seed=seed: counts.append(consume(plain_loop(half, seed))))
+    halves = items[: len(items) // 2], items[len(items) // 2 :]
+    threads = [
+        threading.Thread(target=lambda half=half, seed=seed: counts.append(consume(loop(half, seed))))
         for seed, half in enumerate(halves)
     ]
-    for loop in loops:
-        loop.start()
-    for loop in loops:
-        loop.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     return sum(counts)
 
 
@@ -136,6 +147,117 @@ def _torch_loader(jpegs: Sequence[bytes]) -> Any:
     return loader
 
 
+# ---------------------------------------------------------------------- from a folder
+
+
+def by_hand(path: str) -> NDArray[np.uint8]:
+    """What `decode_image` does to such a file, without its checks."""
+    import cv2
+    import simplejpeg
+
+    image = simplejpeg.decode_jpeg(_peers.read_bytes(path), "RGB", min_height=SIDE, min_width=SIDE)
+    return cv2.resize(image, (SIDE, SIDE), interpolation=cv2.INTER_AREA)  # type: ignore[no-any-return]
+
+
+DECODE = ps.decode_image(size=(SIDE, SIDE))
+
+
+def by_decode_image(path: str) -> NDArray[np.uint8]:
+    return DECODE(_peers.read_bytes(path))  # type: ignore[no-any-return]
+
+
+def folder_loop(paths: Sequence[str], seed: int, decode: Any) -> Iterable[NDArray[np.uint8]]:
+    for first in range(0, len(paths), BATCH):
+        yield np.stack([decode(path) for path in paths[first : first + BATCH]])
+
+
+def from_folder(bench: Bench, jpegs: Sequence[bytes], folder: Path) -> None:
+    import cv2
+
+    cv2.setNumThreads(1)  # on all sides: two workers are two threads
+    paths = []
+    for number, jpeg in enumerate(jpegs):
+        path = folder / str(number % 10) / f"{number:05}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(jpeg)
+        paths.append(str(path))
+    pipeline = ps.from_folder(folder).map(DECODE, key="image", workers=2).batch(BATCH)
+
+    def ours() -> int:
+        return consume(batch["image"] for batch in pipeline)
+
+    for name, one in (("decode_image", by_decode_image), ("simplejpeg and OpenCV", by_hand)):
+        bare = partial(two_threads, paths, partial(folder_loop, decode=one))
+        bench.versus(f"folder, over two loops of {name}", ours, bare, at_least=1.0, cores=2)
+    for name, make in (("torch", torch_folder), ("SPDL", spdl), ("Grain", grain), ("tensorpack", tensorpack)):
+        try:
+            theirs = make(folder, paths)
+            theirs()
+        except Exception as exc:
+            _peers.absent(name, exc)
+            continue
+        bench.versus(f"folder, over {name}", ours, theirs, at_least=1.0)
+
+
+def torch_folder(folder: Path, paths: Sequence[str]) -> Any:
+    _peers.import_torchvision()
+    from torch.utils.data import DataLoader
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    steps = v2.Compose([v2.Resize((SIDE, SIDE)), v2.PILToTensor()])
+    loader = DataLoader(ImageFolder(str(folder), steps), BATCH, num_workers=2, persistent_workers=True)
+    return lambda: consume(images.permute(0, 2, 3, 1) for images, _ in loader)
+
+
+def spdl(folder: Path, paths: Sequence[str]) -> Any:
+    import spdl.io
+    from spdl.pipeline import PipelineBuilder
+
+    groups = [list(paths[first : first + BATCH]) for first in range(0, len(paths), BATCH)]
+
+    def load(group: list[str]) -> NDArray[np.uint8]:
+        return spdl.io.to_numpy(spdl.io.load_image_batch(group, width=SIDE, height=SIDE))  # type: ignore[no-any-return]
+
+    def run() -> int:
+        # A call decodes its images in threads of its own, as many as the executor has.
+        pipeline = PipelineBuilder().add_source(groups).pipe(load, concurrency=2).add_sink(2).build(num_threads=2)
+        with pipeline.auto_stop():
+            return consume(pipeline)
+
+    return run
+
+
+def grain(folder: Path, paths: Sequence[str]) -> Any:
+    from grain import MapDataset
+    from grain.python import ReadOptions
+
+    data = MapDataset.source(list(paths)).map(by_hand).batch(BATCH)
+    return lambda: consume(data.to_iter_dataset(ReadOptions(num_threads=2, prefetch_buffer_size=8)))
+
+
+def tensorpack(folder: Path, paths: Sequence[str]) -> Any:
+    from tensorpack.dataflow import BatchData, DataFromList, MultiThreadMapData
+
+    items = DataFromList([(path,) for path in paths], shuffle=False)
+    mapped = MultiThreadMapData(items, 2, lambda item: (by_hand(item[0]),), buffer_size=BATCH, strict=True)
+    batches = BatchData(mapped, BATCH, remainder=True)
+    batches.reset_state()
+    return lambda: consume(batch for (batch,) in batches)
+
+
+def scaled(bench: Bench, jpegs: Sequence[bytes]) -> None:
+    half, full, resize = ps.decode_image(size=180), ps.decode_image(), ps.image.resize((188, 250))
+
+    def by_scale() -> int:
+        return sum(half(jpeg).shape == (188, 250, 3) for jpeg in jpegs)
+
+    def by_resize() -> int:
+        return sum(resize(full(jpeg)).shape == (188, 250, 3) for jpeg in jpegs)
+
+    bench.versus("scaled decoding, over decoding and resize", by_scale, by_resize, at_least=1.0)
+
+
 def main() -> None:
     bench = Bench("decode", __doc__)
     jpegs = make_jpegs(bench.size(1000, quick=128))
@@ -145,6 +267,9 @@ def main() -> None:
     bare = partial(two_threads, jpegs)
     bench.versus("two threads", lambda: consume(pipeline), bare, at_least=0.95, cores=2)
     on_processes(bench, jpegs)
+    with tempfile.TemporaryDirectory() as folder:
+        from_folder(bench, jpegs, Path(folder))
+    scaled(bench, jpegs)
     bench.finish()
 
 

@@ -10,14 +10,19 @@ Contestants, over the same samples, from a warm page cache:
   arrays        batches of 1024 rows of 3 KB, against slices of h5py and of a memmap
   lmdb          values of 10 KB against a cursor
   Hugging Face  rows of an Arrow data set against its own iteration, if `datasets` is installed
+  files         of 4 KB and of 100 KB, against open().read(); a folder against ImageFolder with a DataLoader
+  peers         samples of 10 KB and a class, ours from tar, theirs in their own formats (_peers.py), in order and
+                shuffled; ours over HF's Parquet file where theirs is HF
+Both sides give the same: arrays and bytes of their own, a dict per sample where we give one.
 Targets: 0.95 of a bare loop, 1.0 of another loader, 0.5 of the order for a shuffle over Parquet, 5 for the first
-1000. The time that each index takes is printed.
+1000. The time that each index takes is printed. ``--only tar,lines`` runs some of them.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import sys
 import tarfile
 import tempfile
 import time
@@ -26,6 +31,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import _peers
 import msgspec
 import numpy as np
 from _measure import Bench, same_mallopt_as_our_workers
@@ -246,8 +252,16 @@ def tables(bench: Bench, folder: Path) -> None:
     pyarrow.csv.write_csv(table.slice(0, n // 4), str(folder / "a.csv"))
 
     def as_numpy(batches: Iterable[Any]) -> int:
+        """Arrays that own their memory, and a list of strings, as our batches are."""
         return sum(
-            len({name: batch[name].to_numpy(zero_copy_only=False) for name in columns}["x"]) for batch in batches
+            len(
+                {
+                    "x": np.array(batch["x"].to_numpy()),
+                    "n": np.array(batch["n"].to_numpy()),
+                    "s": batch["s"].to_numpy(zero_copy_only=False).tolist(),
+                }["x"]
+            )
+            for batch in batches
         )
 
     def by_parquet() -> int:
@@ -276,8 +290,9 @@ def tables(bench: Bench, folder: Path) -> None:
     shuffled = rows_of(lambda: parquet().shuffle())
     bench.versus("Parquet, shuffled over ordered batches", shuffled, rows_of(parquet), at_least=0.5)
     bench.versus("Arrow file, batches", rows_of(lambda: ps.from_arrow(folder / "a.arrow")), by_arrow, at_least=0.95)
-    indexed("csv", ps.from_csv(folder / "a.csv"))
-    bench.versus("CSV, batches", rows_of(lambda: ps.from_csv(folder / "a.csv")), by_csv, at_least=0.95)
+    kept = folder / "csv-index"
+    indexed("csv", ps.from_csv(folder / "a.csv", index=kept))
+    bench.versus("CSV, batches", rows_of(lambda: ps.from_csv(folder / "a.csv", index=kept)), by_csv, at_least=0.95)
     large_groups(bench, folder)
 
 
@@ -358,6 +373,7 @@ def hugging_face(bench: Bench, folder: Path) -> None:
         return count(dataset.shuffle(seed=0))
 
     bench.versus("HF rows, by from_sequence", ours(ps.from_sequence(dataset)), by_them, at_least=0.95)
+    with_workers(bench, dataset)
     bench.versus("HF rows, by from_arrow", ours(ps.from_arrow(files)), by_them, at_least=1.0)
     bench.versus(
         "HF batches, by from_arrow", ours(ps.from_arrow(files).batch(BATCH)), batches_of_them, at_least=1.0
@@ -367,13 +383,114 @@ def hugging_face(bench: Bench, folder: Path) -> None:
     )
 
 
+def with_workers(bench: Bench, dataset: Any) -> None:
+    """The same rows by two worker processes that are up, ours and torch's."""
+    if find_spec("torch") is None:
+        return
+    from torch.utils.data import DataLoader
+
+    theirs = DataLoader(dataset, BATCH, num_workers=2, persistent_workers=True, collate_fn=_peers.map_list)
+    sum(1 for _ in theirs)
+    # Ours is one loader too, with an epoch per run. It has begun the next epoch by up to 6 of its 196 batches.
+    pipeline = ps.from_sequence(dataset).map(_same, on="process", workers=2).batch(BATCH, collate=list)
+    with pipeline.loader() as loader:
+        name = "HF rows, two processes, over torch DataLoader"
+        bench.versus(name, lambda: count(loader), lambda: count(theirs), at_least=1.0)
+
+
+def _same(row: Any) -> Any:
+    return row
+
+
+# ---------------------------------------------------------------------- files, and other loaders
+
+
+def files(bench: Bench, folder: Path) -> None:
+    for size, n in ((4_000, bench.size(10_000, quick=500)), (100_000, bench.size(2_000, quick=200))):
+        root = folder / f"files-{size}"
+        paths = []
+        for number in range(n):
+            path = root / str(number % 10) / f"{number:06}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_peers.sample(number, size)["jpg"])
+            paths.append(str(path))
+
+        def by_open(paths: list[str] = paths) -> int:
+            return held({"data": _peers.read_bytes(path), "path": path} for path in paths)
+
+        bench.versus(f"files of {size // 1000} KB", ours(ps.from_files(paths)), by_open, at_least=0.95)
+    for workers in (0, 2):
+        image_folder(bench, folder / "files-4000", workers)
+
+
+def image_folder(bench: Bench, folder: Path, workers: int) -> None:
+    try:
+        theirs = _peers.image_folder(folder, BATCH, workers)
+    except Exception as exc:
+        _peers.absent("ImageFolder", exc)
+        return
+
+    def by_them() -> int:
+        return sum(len(batch) for batch in theirs)
+
+    by_them()
+    pipeline = ps.from_folder(folder).batch(BATCH, collate=list)
+    options = {"on": "thread", "workers": workers} if workers else {}
+
+    def by_us() -> int:
+        with pipeline.loader(epochs=1, **options) as loader:
+            return sum(len(batch) for batch in loader)
+
+    name = f"folder, over ImageFolder, {workers} workers" if workers else "folder, over ImageFolder, no workers"
+    bench.versus(name, by_us, by_them, at_least=1.0)
+
+
+def peers(bench: Bench, folder: Path) -> None:
+    n = bench.size(10_000, quick=500)
+    with tarfile.open(folder / "peer.tar", "w") as archive:
+        for number in range(n):
+            one = _peers.sample(number)
+            for name, content in ((f"{number:08}.jpg", one["jpg"]), (f"{number:08}.cls", b"%d" % one["cls"])):
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    for name, make in _peers.PEERS.items():
+        try:
+            in_order, shuffled = make(folder, n)
+            in_order()
+        except Exception as exc:
+            _peers.absent(name, exc)
+            continue
+        hf = name.startswith("Hugging Face")
+        pipeline = ps.from_parquet(folder / "peer.parquet") if hf else ps.from_tar(folder / "peer.tar", decode=True)
+        bench.versus(f"in order, over {name}", _counted(pipeline), in_order, at_least=1.0)
+        bench.versus(f"shuffled, over {name}", _counted(pipeline.shuffle()), shuffled, at_least=1.0)
+
+
+def _counted(pipeline: Any) -> Callable[[], int]:
+    def run() -> int:
+        with pipeline.loader(epochs=1) as loader:
+            return _peers.count(loader)
+
+    return run
+
+
+PARTS = (tar, first_thousand, lines, tfrecord, lmdb, tables, arrays, hugging_face, files, peers)
+
+
 def main() -> None:
-    bench = Bench("formats", __doc__)
+    arguments, chosen = sys.argv[1:], [part.__name__ for part in PARTS]
+    if "--only" in arguments:
+        at = arguments.index("--only")
+        chosen = arguments[at + 1].split(",")
+        del arguments[at : at + 2]
+    bench = Bench("formats", __doc__, arguments)
     same_mallopt_as_our_workers()  # for both sides: otherwise page faults of new memory are what is measured
     with tempfile.TemporaryDirectory() as name:
         os.environ["PENSTOCK_CACHE"] = f"{name}/cache"
-        for part in (tar, first_thousand, lines, tfrecord, lmdb, tables, arrays, hugging_face):
-            part(bench, Path(name))
+        for part in PARTS:
+            if part.__name__ in chosen:
+                part(bench, Path(name))
     bench.finish()
 
 

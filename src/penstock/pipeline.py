@@ -34,7 +34,7 @@ from penstock.ops.call import Retry
 from penstock.ops.op import Op
 from penstock.plan.explain import Explanation
 from penstock.ported import names_ours
-from penstock.program.folder_cache import check_single_samples, folder_note
+from penstock.program.folder_cache import check_single_samples, folder_notes
 from penstock.runnable import Runnable, Workers, first_of
 from penstock.sources.constant import ConstantSource
 from penstock.sources.subset import split_source
@@ -471,8 +471,8 @@ class Pipeline(Runnable[T]):
 
     def explain(self) -> Explanation:
         explained = super().explain()
-        notes = [note for stage in explained.plan.stages if (note := folder_note(stage))]
-        return Explanation(explained.plan, tuple(notes)) if notes else explained
+        notes = folder_notes(explained.plan.stages)
+        return Explanation(explained.plan, notes) if notes else explained
 
     explain.__doc__ = Runnable.explain.__doc__
 

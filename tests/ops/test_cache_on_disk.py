@@ -334,6 +334,20 @@ def test_explain_shows_the_folder_the_key_and_how_much_is_in_it(folders):
     assert other.replace("-seed7", "-seed<seed>") in drawn.explain()
 
 
+@for_each("isolate", [False, True])
+def test_explain_of_a_loader_shows_the_folder_of_its_seed(folders, isolate):
+    folder = folders()
+    drawn = ps.from_sequence(range(4)).map(lambda x, rng: rng.random(), rng=True).cache(folder)
+    with drawn.loader(seed=7, epochs=1, isolate=isolate) as loader:
+        assert "-seed7: 0 bytes so far" in loader.explain()
+        list(loader)
+        (key,) = keys(folder)
+        size = files_in(folder)[0].stat().st_size
+        assert f"keeps its samples in {folder}/{key}: {size} bytes so far" in loader.explain()
+    with ps.from_sequence(range(4)).loader() as loader:
+        assert "keeps its samples" not in loader.explain()
+
+
 # ---------------------------------------------------------------------- processes at once
 
 

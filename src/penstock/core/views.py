@@ -19,6 +19,7 @@ from penstock.core.witness import Tracing, join, part
 from penstock.errors import PenstockError, PlanError
 from penstock.plan.explain import Explanation
 from penstock.program.chunk import ErrorRecord
+from penstock.program.folder_cache import folder_notes
 from penstock.stats.trace import Recording
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Views:
     _observer: Observer
     _errors: ErrorLog
     _epoch: int
+    _seed: int
     _isolated: bool
     _tracing = False
 
@@ -62,7 +64,7 @@ class Views:
         Once its worker processes have started, it also says what of them could not be shared; and, for
         ``workers="auto"``, which numbers were found.
         """
-        notes = tuple(self._engine.notes())
+        notes = (*self._engine.notes(), *folder_notes(self._engine.plan.stages, self._seed))
         return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
 
     def errors(self) -> list[ErrorRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from glob import escape, glob
 from os import path
 from typing import Any
@@ -15,7 +16,7 @@ from penstock.plan.positions import on_positions
 from penstock.plan.world import ALONE, dealt
 from penstock.sources.source import Flow
 
-__all__ = ["check_single_samples", "folder_note"]
+__all__ = ["check_single_samples", "folder_notes"]
 
 
 def check_single_samples(flow: Flow, op: Op[Any, Any]) -> None:
@@ -26,16 +27,24 @@ def check_single_samples(flow: Flow, op: Op[Any, Any]) -> None:
         raise PlanError(WHOLE_EPOCHS.format(label=op.label))
 
 
-def folder_note(stage: Stage) -> str:
-    """Where a stage keeps its samples, and how much is there; nothing if it has no cache in a folder."""
+def folder_notes(stages: Iterable[Stage], seed: int | None = None) -> tuple[str, ...]:
+    """For each stage with a cache in a folder: which folder and key it has, and how much is there.
+
+    A pipeline has no seed yet, so it says all that is there of any seed.
+    """
+    return tuple(note for stage in stages if (note := _note(stage, seed)))
+
+
+def _note(stage: Stage, seed: int | None) -> str:
     op: Any = None if stage.cache_step is None else stage.steps[stage.cache_step].op
     if op is None or op.path is None:
         return ""
-    key, about = named("penstock.program.cache_key:cache_key")(stage, None, op.version)
+    key, about = named("penstock.program.cache_key:cache_key")(stage, seed, op.version)
     segments = named("penstock.disk.folder:segments")
-    folders = glob(path.join(escape(op.path), f"{key}-seed*")) if "seed" in about else [path.join(op.path, key)]
+    any_seed = "seed" in about and seed is None
+    folders = glob(path.join(escape(op.path), f"{key}-seed*")) if any_seed else [path.join(op.path, key)]
     nbytes = sum(size for folder in folders for _, size in segments(folder))
-    where = path.join(op.path, f"{key}-seed<seed>" if "seed" in about else key)
+    where = path.join(op.path, f"{key}-seed<seed>" if any_seed else key)
     room = "" if op.max_bytes is None else f", at most {_size(op.max_bytes)} in all of {op.path}"
     return f"{op.label} keeps its samples in {where}: {_size(nbytes)} so far{room}"
 

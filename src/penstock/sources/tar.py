@@ -147,10 +147,10 @@ class _TarShard(Shard):
         members, counts = self._members(np.asarray(numbers, dtype=np.int64))
         pieces = read_pieces(self.file, self.at[members], self.sizes[members])
         alike = self._alike(members, counts)
-        if alike:
-            width = len(alike)
-            columns = [pieces[number::width] for number in range(width)]
-            return dicts(["__key__", *alike], [self._keys(numbers), *columns], len(numbers))
+        columns = self._columns(alike, pieces)
+        if columns is not None:
+            names = [self.names[field] or "" for field in alike]
+            return dicts(["__key__", *names], [self._keys(numbers), *columns], len(numbers))
         fields = self.field_ids[members].tolist()
         out: list[Any] = []
         start = 0
@@ -174,15 +174,30 @@ class _TarShard(Shard):
         owner = np.repeat(np.arange(len(numbers)), counts)
         return members[keep], np.bincount(owner[keep], minlength=len(numbers))
 
-    def _alike(self, members: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
-        """The names of the fields, if these samples have the same in the same order and nothing is decoded."""
-        if self.tree or self.layout.decode or not len(counts) or not counts[0] or (counts != counts[0]).any():
+    def _alike(self, members: NDArray[np.int64], counts: NDArray[np.int64]) -> list[int]:
+        """The numbers of the fields, if these samples have the same in the same order."""
+        if self.tree or not len(counts) or not counts[0] or (counts != counts[0]).any():
             return []
         fields = self.field_ids[members].reshape(len(counts), counts[0])
         if (fields != fields[0]).any():
             return []
-        names = [self.names[number] or "" for number in fields[0].tolist()]
-        return names if not self.layout.needed or names == list(self.layout.needed) else []
+        found: list[int] = fields[0].tolist()
+        names = [self.names[number] for number in found]
+        return found if not self.layout.needed or names == list(self.layout.needed) else []
+
+    def _columns(self, alike: list[int], pieces: list[bytes]) -> list[list[Any]] | None:
+        """The values of each field; None if samples have to be made one by one, or one cannot be decoded."""
+        if not alike:
+            return None
+        columns: list[list[Any]] = [pieces[number :: len(alike)] for number in range(len(alike))]
+        if self.layout.decode:
+            for number, field in enumerate(alike):
+                decode = decoder_of(self.extensions[field])
+                try:
+                    columns[number] = columns[number] if decode is None else list(map(decode, columns[number]))
+                except ValueError:
+                    return None  # one by one it shows which of them it was
+        return columns
 
     def _sample(self, key: str, fields: list[int], pieces: list[bytes]) -> dict[str, Any]:
         names, layout = self.names, self.layout
