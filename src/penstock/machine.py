@@ -11,9 +11,22 @@ from collections.abc import Iterator
 from math import ceil
 from os.path import join
 
-__all__ = ["busy_s", "children", "cpu_quota", "cpus", "memory_bytes", "run_delay_s", "usable_cpus"]
+__all__ = [
+    "busy_s",
+    "children",
+    "cpu_pressure",
+    "cpu_quota",
+    "cpus",
+    "free_bytes",
+    "memory_bytes",
+    "memory_limit",
+    "run_delay_s",
+    "usable_cpus",
+]
 
 _ROOT = "/"
+#: a limit on memory that is none: version 1 of cgroups has no word for that
+_NO_LIMIT = 1 << 60
 #: words of a line of /proc/stat, after its name, that are time in which a CPU did something
 _BUSY = (0, 1, 2, 5, 6, 7)
 
@@ -44,20 +57,20 @@ def usable_cpus(root: str = _ROOT) -> int:
 
 def cpu_quota(root: str = _ROOT) -> float | None:
     """The CPU time that the cgroups of this process allow, in cores; None without a limit."""
-    found = [quota for group in _cgroups(root) if (quota := _quota(group)) is not None]
+    found = [quota for group in _cgroups(root, "cpu") if (quota := _quota(group)) is not None]
     return min(found, default=None)
 
 
-def _cgroups(root: str) -> Iterator[str]:
-    """The folders of this process' cgroups that may limit CPU time, and of all cgroups around them."""
+def _cgroups(root: str, kind: str) -> Iterator[str]:
+    """The folders of this process' cgroups that may limit one thing, and of all cgroups around them."""
     mounts = join(root, "sys", "fs", "cgroup")
     for line in _text(root, "proc", "self", "cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0":
             bases = [mounts, join(mounts, "unified")]
-        elif "cpu" in controllers.split(","):
-            bases = [join(mounts, controllers), join(mounts, "cpu")]
+        elif kind in controllers.split(","):
+            bases = [join(mounts, controllers), join(mounts, kind)]
         else:
             continue
         # In a container the path may be that of the host, which is not visible: then the mount itself is the group.
@@ -95,7 +108,35 @@ def run_delay_s(root: str = _ROOT) -> float:
     return int(words[1]) / 1e9 if len(words) > 1 else 0.0
 
 
+def cpu_pressure(root: str = _ROOT) -> float | None:
+    """The share of the last minute in which some program waited for a CPU, up to 1."""
+    for word in _text(root, "proc", "pressure", "cpu").split():
+        name, _, value = word.partition("=")
+        if name == "avg60":
+            return float(value) / 100
+    return None
+
+
 # ---------------------------------------------------------------------- memory
+
+
+def free_bytes(root: str = _ROOT) -> int | None:
+    """Bytes of memory that programs could still take."""
+    for line in _text(root, "proc", "meminfo").splitlines():
+        name, _, amount = line.partition(":")
+        if name == "MemAvailable":
+            return int(amount.split()[0]) * 1024
+    return None
+
+
+def memory_limit(root: str = _ROOT) -> int | None:
+    """The bytes that the cgroups of this process allow; None without a limit."""
+    found = []
+    for group in _cgroups(root, "memory"):
+        text = (_text(group, "memory.max") or _text(group, "memory.limit_in_bytes")).strip()
+        if text.isdigit() and int(text) < _NO_LIMIT:
+            found.append(int(text))
+    return min(found, default=None)
 
 
 def children(pid: int, root: str = _ROOT) -> list[int]:
