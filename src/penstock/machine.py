@@ -1,4 +1,4 @@
-"""What this machine gives to this process: memory of the process and its children, so far.
+"""What this machine gives to this process: cores, a CPU quota, the CPU time that everybody has used, memory.
 
 Everything is read from the files of the system, below a root that a test can replace. Where a file is missing,
 as on other systems, the answer is None.
@@ -7,27 +7,146 @@ as on other systems, the answer is None.
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Iterator
+from math import ceil
+from os.path import join
 
-__all__ = ["children", "memory_bytes"]
+__all__ = [
+    "busy_s",
+    "children",
+    "cpu_pressure",
+    "cpu_quota",
+    "cpus",
+    "free_bytes",
+    "memory_bytes",
+    "memory_limit",
+    "run_delay_s",
+    "usable_cpus",
+]
+
+_ROOT = "/"
+#: a limit on memory that is none: version 1 of cgroups has no word for that
+_NO_LIMIT = 1 << 60
+#: words of a line of /proc/stat, after its name, that are time in which a CPU did something
+_BUSY = (0, 1, 2, 5, 6, 7)
 
 
-def _text(path: Path) -> str:
+def _text(*path: str) -> str:
     """What the file says; nothing where there is no such file, or it may not be read."""
     try:
-        return path.read_text()
+        with open(join(*path), encoding="utf-8", errors="replace") as file:
+            return file.read()
     except (OSError, ValueError):
         return ""
 
 
-def children(pid: int, root: Path = Path("/")) -> list[int]:
+# ---------------------------------------------------------------------- cores
+
+
+def cpus() -> list[int]:
+    """The CPUs that this process may run on."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+
+
+def usable_cpus(root: str = _ROOT) -> int:
+    """How many CPUs this process can keep busy: those it may run on, up to the quota of its cgroups."""
+    quota = cpu_quota(root)
+    count = len(cpus())
+    return count if quota is None else max(1, min(count, ceil(quota)))
+
+
+def cpu_quota(root: str = _ROOT) -> float | None:
+    """The CPU time that the cgroups of this process allow, in cores; None without a limit."""
+    found = [quota for group in _cgroups(root, "cpu") if (quota := _quota(group)) is not None]
+    return min(found, default=None)
+
+
+def _cgroups(root: str, kind: str) -> Iterator[str]:
+    """The folders of this process' cgroups that may limit one thing, and of all cgroups around them."""
+    mounts = join(root, "sys", "fs", "cgroup")
+    for line in _text(root, "proc", "self", "cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            bases = [mounts, join(mounts, "unified")]
+        elif kind in controllers.split(","):
+            bases = [join(mounts, controllers), join(mounts, kind)]
+        else:
+            continue
+        # In a container the path may be that of the host, which is not visible: then the mount itself is the group.
+        inside = path.strip("/").split("/")
+        for base in bases:
+            yield from (join(base, *inside[:depth]) for depth in range(len(inside), -1, -1))
+
+
+def _quota(group: str) -> float | None:
+    allowed, _, period = _text(group, "cpu.max").strip().partition(" ")
+    if not allowed:
+        allowed = _text(group, "cpu.cfs_quota_us").strip()
+        period = _text(group, "cpu.cfs_period_us").strip()
+    if not allowed or allowed == "max" or int(allowed) <= 0 or not period:
+        return None
+    return int(allowed) / int(period)
+
+
+def busy_s(of: list[int], root: str = _ROOT) -> float | None:
+    """Seconds in which these CPUs have worked for anybody, since the machine started."""
+    names = {f"cpu{number}" for number in of}
+    ticks, found = 0, False
+    for line in _text(root, "proc", "stat").splitlines():
+        name, *words = line.split()
+        if name in names and len(words) > max(_BUSY):
+            ticks, found = ticks + sum(int(words[place]) for place in _BUSY), True
+        elif found and not name.startswith("cpu"):
+            break
+    return ticks / os.sysconf("SC_CLK_TCK") if found else None
+
+
+def run_delay_s(root: str = _ROOT) -> float:
+    """Seconds in which this thread could have run and no CPU was free for it; 0 where the system does not tell."""
+    words = _text(root, "proc", "thread-self", "schedstat").split()
+    return int(words[1]) / 1e9 if len(words) > 1 else 0.0
+
+
+def cpu_pressure(root: str = _ROOT) -> float | None:
+    """The share of the last minute in which some program waited for a CPU, up to 1."""
+    for word in _text(root, "proc", "pressure", "cpu").split():
+        name, _, value = word.partition("=")
+        if name == "avg60":
+            return float(value) / 100
+    return None
+
+
+# ---------------------------------------------------------------------- memory
+
+
+def free_bytes(root: str = _ROOT) -> int | None:
+    """Bytes of memory that programs could still take."""
+    for line in _text(root, "proc", "meminfo").splitlines():
+        name, _, amount = line.partition(":")
+        if name == "MemAvailable":
+            return int(amount.split()[0]) * 1024
+    return None
+
+
+def memory_limit(root: str = _ROOT) -> int | None:
+    """The bytes that the cgroups of this process allow; None without a limit."""
+    found = []
+    for group in _cgroups(root, "memory"):
+        text = (_text(group, "memory.max") or _text(group, "memory.limit_in_bytes")).strip()
+        if text.isdigit() and int(text) < _NO_LIMIT:
+            found.append(int(text))
+    return min(found, default=None)
+
+
+def children(pid: int, root: str = _ROOT) -> list[int]:
     """The processes that `pid` has started, those that they have started, and so on."""
     parents: dict[int, list[int]] = {}
-    for entry in (root / "proc").glob("[0-9]*"):
+    for entry in filter(str.isdigit, os.listdir(join(root, "proc"))):
         # The name of the program, in parentheses, may contain anything; the parent is the second word after it.
-        after = _text(entry / "stat").rpartition(")")[2].split()
+        after = _text(root, "proc", entry, "stat").rpartition(")")[2].split()
         if len(after) > 1:
-            parents.setdefault(int(after[1]), []).append(int(entry.name))
+            parents.setdefault(int(after[1]), []).append(int(entry))
     found, left = [], [pid]
     while left:
         some = parents.get(left.pop(), [])
@@ -36,19 +155,19 @@ def children(pid: int, root: Path = Path("/")) -> list[int]:
     return found
 
 
-def memory_bytes(pid: int | None = None, root: Path = Path("/")) -> int | None:
+def memory_bytes(pid: int | None = None, root: str = _ROOT) -> int | None:
     """The memory of a process (this one) and all that it has started. Pages that they share count once."""
     pid = os.getpid() if pid is None else pid
-    own = _proportional(root / "proc" / str(pid))
+    own = _proportional(join(root, "proc", str(pid)))
     if own is None:
         return None
-    return own + sum(_proportional(root / "proc" / str(one)) or 0 for one in children(pid, root))
+    return own + sum(_proportional(join(root, "proc", str(one))) or 0 for one in children(pid, root))
 
 
-def _proportional(process: Path) -> int | None:
-    for line in _text(process / "smaps_rollup").splitlines():
+def _proportional(process: str) -> int | None:
+    for line in _text(process, "smaps_rollup").splitlines():
         name, _, amount = line.partition(":")
         if name == "Pss":
             return int(amount.split()[0]) * 1024
-    pages = _text(process / "statm").split()
+    pages = _text(process, "statm").split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else None

@@ -6,10 +6,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 
+import numpy as np
 import pytest
 from tests.cases import for_each
 
 import penstock as ps
+from penstock.machine import usable_cpus
 
 # They tell how a run spent its time, which depends on what else the machine does. Here is what holds on a busy
 # machine too; numbers, and what follows from small differences between them, are for the soak, on a quiet one.
@@ -152,7 +154,8 @@ def test_samples_that_take_unequally_long_call_for_room():
 
     found = diagnosis(NUMBERS.map(uneven, workers=4).batch(4), 0.006)
     assert "uneven" in found.limiting
-    assert "prefetch()" in found.advice
+    assert "prefetch(" in found.advice
+    assert "calls of uneven" in found.advice
 
 
 @pytest.mark.soak
@@ -183,6 +186,70 @@ def test_a_reservoir_whose_upstream_keeps_up_hides_nothing():
     found = diagnosis(NUMBERS.map(sleepy, workers=4).reservoir(200, min_fill=20).batch(4), 0.02)
     assert "reservoir" not in found.advice
     assert found.reuse == pytest.approx(1.0, abs=0.02)
+
+
+def sleepier(x):
+    time.sleep(0.012)
+    return x
+
+
+@for_each("on", ["thread", "process", "async"])
+@measured
+def test_of_ops_that_ride_together_the_slow_one_is_named(on):
+    async def slow(x):
+        await asyncio.sleep(0.012)
+        return x
+
+    async def quick(x):
+        await asyncio.sleep(0.004)
+        return x
+
+    if on == "async":
+        data = NUMBERS.map(slow, workers=2, name="sleepier").map(quick, name="sleepy")
+    else:
+        data = NUMBERS.map(sleepier, on=on, workers=2).map(sleepy)
+    found = diagnosis(data.batch(2), 0)
+    assert found.limiting_op == "sleepier"
+    shares = {op.op: op.share for stage in found.stages for op in stage.ops}
+    assert shares["sleepier"] > shares["sleepy"] > 0
+    slow = next(op for op in found.stages[0].ops if op.op == "sleepier")
+    assert 0.01 < slow.p50_s <= slow.p95_s <= slow.p99_s <= slow.longest_s
+
+
+@measured
+def test_a_bound_on_memory_that_limits_is_named():
+    def heavy(x):
+        time.sleep(0.01)
+        return np.zeros(1_000_000, np.uint8)
+
+    found = diagnosis(NUMBERS.map(heavy, workers=8).batch(2), 0, memory="5MB")
+    assert "loader(memory='5MB') limits" in found.advice
+    assert "heavy" in found.limiting
+    assert found.expected_gain > 1.2
+    assert "memory" not in diagnosis(NUMBERS.map(heavy, workers=2).batch(2), 0, memory="500MB").advice
+
+
+@measured
+def test_what_computes_gets_no_more_workers_than_cores():
+    found = diagnosis(NUMBERS.map(pythonic, workers=usable_cpus(), on="process").batch(8), 0)
+    assert "pythonic" in found.limiting
+    assert "→" not in found.advice
+    assert found.expected_gain < 1.1
+
+
+@measured
+def test_threads_that_a_library_starts_in_a_process_count():
+    def threaded(x):
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(np.sort, np.ones((2, 200_000))))  # which lets go of the interpreter lock
+        return x
+
+    data = NUMBERS.map(threaded, on="process", workers=1).batch(2)
+    with data.loader() as loader:
+        read(loader, 0)
+        stats = loader.stats()
+    # Nobody computes in the worker's own thread: it waits for the others.
+    assert stats["stage.threaded+batch.cpu_s"] > 0.2 * stats["stage.threaded+batch.working_s"]
 
 
 @measured

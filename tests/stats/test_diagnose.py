@@ -1,10 +1,14 @@
 """The verdict, from counters made up for each case."""
 
+import json
+
 import pytest
 from tests.cases import for_each
 
-from penstock.stats.diagnose import LOOP, Part, diagnose
+import penstock as ps
+from penstock.stats.diagnose import LOOP, diagnose
 from penstock.stats.history import Snapshot
+from penstock.stats.part import Limits, Part
 
 #: seconds of every made-up run
 RUN_S = 10.0
@@ -39,8 +43,8 @@ def stage(label, working, workers=2, room=0.0, made=100, cpu=0.0, reading=0.0):
     }
 
 
-def verdict(parts, stats, cores=8):
-    return diagnose(parts, Snapshot(0.0, {}), Snapshot(RUN_S, stats), cores)
+def verdict(parts, stats, cores=8, **allowed):
+    return diagnose(parts, Snapshot(0.0, {}), Snapshot(RUN_S, stats), Limits(cores, **allowed))
 
 
 def test_a_loop_that_hardly_waits_limits_itself():
@@ -140,11 +144,182 @@ def test_work_in_the_loops_own_thread_should_have_a_worker():
 
 
 def test_uneven_work_needs_room_and_not_workers():
-    found = verdict([Part("decode")], counters() | stage("decode", 0.3, workers=4, room=0.7))
+    part = Part("decode", last_op="batch(10)", ready=8)
+    found = verdict([part], counters() | stage("decode", 0.3, workers=4, room=0.7))
     assert found.limiting == "decode"
-    assert "prefetch()" in found.advice
+    assert "prefetch(16) after batch(10)" in found.advice
     assert "ordered=False" in found.advice
     assert found.expected_gain == pytest.approx(2.0)
+
+
+def op(label, name, share, p50=0.001, p99=0.001, longest=0.001, tail=0.0):
+    """What was found of an op whose tickets took 10 s in all."""
+    start = f"stage.{label}.op.{name}."
+    return {
+        f"stage.{label}.timed_s": 10.0,
+        f"{start}timed_s": 10.0 * share,
+        f"{start}calls": 100,
+        f"{start}p50_s": p50,
+        f"{start}p95_s": p99,
+        f"{start}p99_s": p99,
+        f"{start}longest_s": longest,
+        f"{start}tail_share": tail,
+    }
+
+
+def test_calls_that_take_much_longer_than_others_are_named_and_bridged():
+    part = Part("decode", last_op="batch(10)", ready=8, ops=("decode",))
+    stats = counters() | stage("decode", 0.3, workers=4, room=0.7)
+    found = verdict([part], stats | op("decode", "decode", 0.9, p50=0.0005, p99=0.4, longest=0.9, tail=0.8))
+    # The loop would take 20 batches in a second, so 18 in 0.9 s.
+    assert "prefetch(19) after batch(10)" in found.advice
+    assert "Half of the calls of decode take up to 500 µs, and 1 in 100 takes 400 ms or more" in found.advice
+
+
+def test_ops_that_ride_together_are_told_apart():
+    part = Part("decode+augment", ops=("from_files", "decode", "augment"))
+    stats = counters() | stage("decode+augment", 0.99) | op("decode+augment", "decode", 0.71, p99=0.02)
+    found = verdict([part], stats | op("decode+augment", "augment", 0.22))
+    assert found.limiting_op == "decode"
+    assert "Of its time, decode takes 71 %, augment takes 22 %." in found.advice
+    assert [one.op for one in found.stages[0].ops] == ["decode", "augment"]
+    assert [one.share for one in found.stages[0].ops] == pytest.approx([0.71, 0.22])
+    (line,) = [line for line in str(found).splitlines() if line.strip().startswith("decode ")]
+    assert "71 %   p50 1 ms, p95 20 ms, p99 20 ms" in line
+
+
+def test_a_bound_on_memory_is_named_with_one_that_would_do():
+    stats = counters() | stage("decode", 0.3, workers=4, room=0.7)
+    stats["stage.decode.waiting_memory_s"] = 0.6 * 4 * RUN_S
+    found = verdict([Part("decode")], stats, memory=100_000_000)
+    assert found.limiting == "decode"
+    assert "loader(memory='100MB') limits" in found.advice
+    assert "memory='240MB'" in found.advice
+    assert found.expected_gain == pytest.approx(2.0)
+
+
+def test_memory_that_waits_for_a_slow_stage_behind_it_is_not_blamed():
+    parts = [Part("decode", site=1), Part("slow", site=2)]
+    stats = counters() | stage("decode", 0.1, room=0.9) | stage("slow", 0.99)
+    stats["stage.decode.waiting_memory_s"] = 0.9 * 2 * RUN_S
+    assert verdict(parts, stats, memory=1000).limiting == "slow"
+
+
+def test_a_cpu_quota_counts_as_cores():
+    stats = counters(cores=1.95) | stage("decode", 0.99, cpu=0.98)
+    found = verdict([Part("decode", kind="process")], stats, cores=64, quota=2.0)
+    assert found.expected_gain == 1.0
+    assert "the 2 cores that the CPU quota of the cgroup allows are in use" in found.advice
+    assert found.cores == 2.0
+
+
+def test_a_quota_bounds_processes_that_are_advised():
+    stats = counters(wait=0.8, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.99, workers=8, cpu=0.125)
+    found = verdict([Part("tokenise")], stats, cores=64, quota=2.0)
+    assert 'on="process", workers=2' in found.advice
+    assert found.expected_gain == pytest.approx(2.0, rel=0.05)
+
+
+def busy_neighbours(cores):
+    return {"machine_s": RUN_S, "machine_busy_s": cores * RUN_S}
+
+
+def test_cores_that_other_programs_take_are_not_promised():
+    stats = counters(cores=1.0) | stage("decode", 0.99, workers=1, cpu=0.99)
+    assert verdict([Part("decode", kind="process")], stats, cores=4).expected_gain == pytest.approx(2.0)
+    found = verdict([Part("decode", kind="process")], stats | busy_neighbours(3.8), cores=4)
+    assert found.others == pytest.approx(2.8)
+    assert found.cores == pytest.approx(2.0)  # the system shares fairly
+    found = verdict([Part("decode", kind="process")], stats | busy_neighbours(1.95), cores=2)
+    assert found.expected_gain == 1.0
+    assert "Other programs keep 0.9 of the 2 cores busy" in found.advice
+    assert "other programs kept 0.9 cores busy" in str(found)
+
+
+def test_sleeping_work_gains_on_a_busy_machine_too():
+    stats = counters(cores=0.05) | stage("download", 0.99, workers=1)
+    assert verdict([Part("download")], stats | busy_neighbours(2.0), cores=2).expected_gain > 1.8
+
+
+@for_each("workers", [1, 2, 3, 4, 7])
+def test_no_more_workers_than_cores_are_advised_for_what_computes(workers):
+    # Four fifths on a CPU: by the time that cores are used alone, there would be room for more.
+    stats = counters(wait=0.95, cores=0.8 * workers) | stage("decode", 0.99, workers=workers, cpu=0.8)
+    found = verdict([Part("decode", kind="process")], stats, cores=4)
+    if workers < 4:
+        assert f"{workers} → 4 workers" in found.advice
+        assert found.expected_gain == pytest.approx(4 / workers)
+    else:
+        assert found.expected_gain == 1.0
+        assert "more would not help" in found.advice or "more workers would not help" in found.advice
+
+
+def test_what_computes_is_known_on_a_busy_machine_too():
+    # Other programs take half of the time that the two workers would need.
+    stats = counters(cores=1.0) | stage("decode", 0.99, workers=2, cpu=0.5) | busy_neighbours(2.0)
+    delays = {"stage.decode.timed_s": 1.0, "stage.decode.timed_delay_s": 0.48}
+    found = verdict([Part("decode", kind="process")], stats | delays, cores=2)
+    assert found.expected_gain == 1.0
+    assert "→" not in found.advice
+    assert "Its workers wait 48 % of their time for a CPU." in found.advice
+    assert found.stages[0].delayed == pytest.approx(0.48)
+
+
+def test_a_copy_of_memory_does_not_get_more_workers():
+    stats = counters(cores=1.0) | stage("from_arrays", 0.99, workers=1, cpu=0.95)
+    copying = {"stage.from_arrays.timed_s": 1.0, "stage.from_arrays.timed_bytes": 3e9}
+    found = verdict([Part("from_arrays", kind="process")], stats | copying)
+    assert found.expected_gain == 1.0
+    assert "3.0 GB/s" in found.advice
+    assert "→" not in found.advice
+    computing = copying | {"stage.from_arrays.timed_bytes": 3e8}
+    assert "1 → 2 workers" in verdict([Part("from_arrays", kind="process")], stats | computing).advice
+
+
+def test_threads_of_libraries_inside_workers_are_found():
+    stats = counters(cores=3.9) | stage("blur", 0.99, workers=2, cpu=1.95)
+    found = verdict([Part("blur", kind="process")], stats, cores=4)
+    assert found.expected_gain == 1.0
+    assert "All 4 cores are in use" in found.advice
+    assert "keeps 1.9 cores busy" in found.advice or "keeps 2.0 cores busy" in found.advice
+    assert "cv2.setNumThreads(0)" in found.advice
+
+
+def test_without_an_interpreter_lock_nobody_waits_for_it():
+    stats = counters(wait=0.8, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.99, workers=4, cpu=0.25)
+    found = verdict([Part("tokenise")], stats, cores=4, gil=False)
+    assert "lock" not in found.advice
+    assert "process" not in found.advice
+    inline = verdict(
+        [Part("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1, cpu=0.99), gil=False
+    )
+    assert "process" not in inline.advice
+
+
+def test_samples_that_fail_are_told():
+    found = verdict([Part("load")], counters(errors=500) | stage("load", 0.99))
+    assert "33 % of the samples fail and are left out" in found.advice
+    assert "fail" not in verdict([Part("load")], counters(errors=5) | stage("load", 0.99)).advice
+
+
+def test_the_slowest_rank_speaks_for_all():
+    quick = verdict([Part("decode")], counters(wait=0.1) | stage("decode", 0.5))
+    slow = verdict([Part("download")], counters(wait=0.6) | stage("download", 0.99))
+    found = ps.Diagnosis.merge([quick, json.loads(json.dumps(slow.to_dict())), quick])
+    assert found.limiting == "download"
+    assert found.wait_share == pytest.approx(0.6)
+    assert found.samples_per_s == pytest.approx(300)
+    assert found.samples == 3000
+    assert [one.wait_share for one in found.ranks] == pytest.approx([0.1, 0.6, 0.1])
+    assert "Rank 1 of 3 waits longest, 60 % of its time" in found.advice
+    assert slow.advice in found.advice
+    assert ps.Diagnosis.merge([found.to_dict()]).ranks[0].limiting == "download"
+    assert "2 ranks wait about as long" in ps.Diagnosis.merge([slow, slow]).advice
+
+
+def test_no_ranks_cannot_be_merged():
+    with pytest.raises(ps.PlanError, match="at least one rank"):
+        ps.Diagnosis.merge([])
 
 
 def test_an_inline_stage_that_takes_next_to_no_time_is_not_blamed():
@@ -244,7 +419,7 @@ def test_only_what_was_counted_in_between_matters():
     before = counters(wait=0.9) | stage("decode", 0.99)
     after = {key: 2 * value for key, value in before.items()} | {"stage.decode.workers": 2}
     after["wait_s"] = before["wait_s"] + 0.01
-    found = diagnose([Part("decode")], Snapshot(0.0, before), Snapshot(RUN_S, after), 8)
+    found = diagnose([Part("decode")], Snapshot(0.0, before), Snapshot(RUN_S, after), Limits(8))
     assert found.limiting == LOOP
     assert found.samples == 1000
 

@@ -17,18 +17,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-__all__ = ["SUMMARY", "add_arguments", "find_pipeline", "run"]
+__all__ = ["SUMMARY", "add_arguments", "add_target", "find_pipeline", "run"]
 
 SUMMARY = "print the stages of a pipeline: what was fused, what is bounded, and why"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of this command."""
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """The pipeline that a command is about."""
     parser.add_argument(
         "target",
         metavar="module:name",
         help="a Pipeline, or a function without arguments that returns one, e.g. train:data",
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of this command."""
+    add_target(parser)
     parser.add_argument("--json", action="store_true", help="print it as JSON, for programs")
 
 

@@ -1,7 +1,8 @@
 """``penstock``: choose a command, and turn what it raises into a message and an exit code.
 
 0 done · 1 penstock could not do it · 2 the command line is wrong · 130 ended by Ctrl-C.
-An exception of the user's own code is left as it is: its traceback is the message.
+An exception of the user's own code is told in a few lines: what, where in their code, and for which sample. With
+``--debug`` everything that is raised keeps its traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import demo, explain, trace, write
+from penstock.cli import demo, diagnose, doctor, explain, measure, trace, write
 from penstock.cli.command import Command, UsageError
 from penstock.errors import PenstockError
 
@@ -21,7 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
-COMMANDS: Mapping[str, Command] = {"demo": demo, "explain": explain, "trace": trace, "write": write}
+COMMANDS: Mapping[str, Command] = {
+    "demo": demo,
+    "diagnose": diagnose,
+    "doctor": doctor,
+    "explain": explain,
+    "measure": measure,
+    "trace": trace,
+    "write": write,
+}
 
 
 class _Version(argparse.Action):
@@ -49,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name, command in COMMANDS.items():
         child = commands.add_parser(name, help=command.SUMMARY, description=command.SUMMARY)
         command.add_arguments(child)
+        child.add_argument("--debug", action="store_true", help="show the traceback of an error")
         child.set_defaults(command=command, command_name=name)
     return parser
 
@@ -66,12 +76,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return _say(f"penstock {args.command_name}: {error}", 2)
     except PenstockError as error:
+        if args.debug:
+            raise
         return _say(f"penstock {args.command_name}: {error}", 1)
     except BrokenPipeError:
         # The reader (head, less) has left. Python would complain once more while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        if args.debug:
+            raise
+        return _say(f"penstock {args.command_name}: {_told(error)}", 1)
     return code
+
+
+def _told(error: Exception) -> str:
+    """An exception of the user's code, in a few lines."""
+    import traceback
+
+    ours = os.path.dirname(os.path.dirname(__file__))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename, ours)]
+    where = [f"  at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}"] if frames else []
+    notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
+    lines = [f"{type(error).__name__}: {error}", *where, *notes, "  --debug shows the traceback"]
+    return "\n".join(lines)
+
+
+def _is_ours(filename: str, ours: str) -> bool:
+    """Whether a frame is of this package, of how Python imports, or of no file at all."""
+    return filename.startswith((ours, "<")) or f"{os.sep}importlib{os.sep}" in filename
 
 
 def _never_fail_on_a_character() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from penstock.cli.explain import find_pipeline
+from penstock.cli.explain import add_target, find_pipeline
 from penstock.cli.numbers import at_least_one, not_negative
 from penstock.cli.screen import Screen
 
@@ -19,11 +19,7 @@ SUMMARY = "run some steps of a pipeline and write what every worker did when, fo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
-    parser.add_argument(
-        "target",
-        metavar="module:name",
-        help="a Pipeline, or a function without arguments that returns one, e.g. train:data",
-    )
+    add_target(parser)
     parser.add_argument(
         "-o",
         "--output",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.cli.explain import find_pipeline
+from penstock.cli.explain import add_target, find_pipeline
 from penstock.writers.write import FORMATS
 
 if TYPE_CHECKING:
@@ -17,11 +17,7 @@ SUMMARY = "write the samples of a pipeline to files, and go on where an earlier 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
-    parser.add_argument(
-        "target",
-        metavar="module:name",
-        help="a Pipeline, or a function without arguments that returns one, e.g. train:data",
-    )
+    add_target(parser)
     parser.add_argument("folder", metavar="DST", help="the folder to write to")
     parser.add_argument("--format", choices=sorted(FORMATS), default="tar", help="what to write (tar)")
     parser.add_argument(

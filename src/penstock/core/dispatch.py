@@ -68,6 +68,9 @@ class Dispatch:
             counters.unmeasured_s += job.seconds
         else:
             counters.measured(job.seconds, job.cpu_s)
+        if job.timing is not None:
+            counters.timed(job.timing, job.seconds)
+            job.timing = None
         samples = 0 if job.made is None else len(job.made.samples)
         counters.samples += samples
         units = job.expected or 1

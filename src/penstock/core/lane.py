@@ -20,6 +20,7 @@ from penstock.program.program import Program
 from penstock.program.reading import Noted
 from penstock.program.sizing import TARGET_REMOTE_S, TARGET_S, Sizer
 from penstock.program.task import Post
+from penstock.stats.calls import Timing
 from penstock.stats.counters import StageCounters
 
 __all__ = ["Job", "Lane", "Pull"]
@@ -140,6 +141,7 @@ class Job:
         "stage_run",
         "task",
         "ticket",
+        "timing",
     )
 
     def __init__(self, stage_run: Any, number: int, ticket: Ticket, expected: int) -> None:
@@ -152,6 +154,8 @@ class Job:
         #: the generator of its chunks, once begun
         self.chunks: Any = None
         self.task: Any = None
+        #: the times of its calls, and what it weighs, where that was measured
+        self.timing: Timing | None = None
         #: in the hands of a reader that helps
         self.guest = False
         #: waits in a worker process behind the ticket that it runs

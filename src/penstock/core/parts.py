@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.core.tally import op_titles
 from penstock.plan.plan import Joined, Plan, Stage, Streamed
-from penstock.stats.diagnose import Part
+from penstock.stats.part import Part
 
 __all__ = ["parts_of"]
 
@@ -32,4 +33,7 @@ def _parts(stage: Stage, reservoir: str, feeder: str) -> Iterator[Part]:
         stream=feed.source.label if isinstance(feed, Streamed) else "",
         reservoir=reservoir,
         feeder=feeder,
+        ops=tuple(op_titles(stage).values()),
+        last_op=stage.steps[-1].op.label if stage.steps else stage.label,
+        ready=stage.bound_samples or stage.bound_tickets,
     )

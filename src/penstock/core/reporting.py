@@ -6,14 +6,17 @@ Imported when one is asked for: most runs never are.
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Mapping
 
 from penstock.core.observer import Observer
 from penstock.core.parts import parts_of
 from penstock.errors import PlanError
-from penstock.executors.executor import usable_cpus
+from penstock.machine import cpu_quota, cpus
 from penstock.plan.plan import Plan
 from penstock.stats.diagnose import diagnose
 from penstock.stats.history import Snapshot
+from penstock.stats.part import Limits
 from penstock.stats.report import Diagnosis, percent
 
 __all__ = ["diagnosed", "diagnosis", "report"]
@@ -31,7 +34,14 @@ def diagnosis(plan: Plan, observer: Observer, stats: dict[str, float], last_s: f
 
 def diagnosed(plan: Plan, before: Snapshot, now: Snapshot) -> Diagnosis:
     """What limited a loader between two snapshots of its counters."""
-    return diagnose(parts_of(plan), before, now, usable_cpus())
+    return diagnose(parts_of(plan), before, now, limits(now.stats))
+
+
+def limits(stats: Mapping[str, float]) -> Limits:
+    """What the machine and the user allow."""
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    memory = int(stats.get("memory.allowed_bytes", 0)) or None
+    return Limits(len(cpus()), cpu_quota(), gil, memory)
 
 
 def report(plan: Plan, before: Snapshot, now: Snapshot) -> None:

@@ -47,6 +47,7 @@ class Room:
             units = 0 if self._full else size
         if units > 0 and (not lane.budget.bounded or lane.budget.admits(lane.estimate.nbytes)):
             return units
+        lane.counters.short = units > 0
         return max(units, 1) if stage.issued <= self._waited_for else 0
 
     @property

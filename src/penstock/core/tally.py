@@ -8,14 +8,26 @@ from typing import TYPE_CHECKING
 from penstock.core.budget import Budget
 from penstock.core.lane import Lane
 from penstock.core.memos import Memos
-from penstock.plan.plan import Joined, Plan, Stage
+from penstock.plan.plan import Indexed, Joined, Plan, Stage
+from penstock.program.desk import READING
 
 if TYPE_CHECKING:
     from penstock.memory.block import Blocks
 
-__all__ = ["joint_tally", "lane_tally", "memory_tally"]
+__all__ = ["joint_tally", "lane_tally", "memory_tally", "op_titles"]
 
-_SUMS = ("working_s", "cpu_s", "reading_s", "waiting_input_s", "waiting_room_s", "samples")
+_SUMS = (
+    "working_s",
+    "cpu_s",
+    "reading_s",
+    "waiting_input_s",
+    "waiting_room_s",
+    "waiting_memory_s",
+    "timed_s",
+    "timed_bytes",
+    "timed_delay_s",
+    "samples",
+)
 
 
 def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
@@ -25,6 +37,10 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
         name = f"stage.{lane.stage.label}"
         for key in _SUMS:
             out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + getattr(lane.counters, key)
+        titles = op_titles(lane.stage)
+        for number, times in lane.counters.ops.items():
+            if number in titles:
+                out |= {f"{name}.op.{titles[number]}.{key}": value for key, value in times.figures().items()}
         out[f"{name}.occupancy"] = lane.counters.occupancy
         out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
         for step in lane.stage.steps:
@@ -36,10 +52,22 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
     return out
 
 
+def op_titles(stage: Stage) -> dict[int, str]:
+    """What the ops of a stage are called in counters, by their numbers; its source is the first."""
+    titles = {READING: stage.feed.source.verb} if isinstance(stage.feed, Indexed) else {}
+    for step in stage.steps:
+        title, number = step.op.title, 2
+        while title in titles.values():
+            title, number = f"{step.op.title}#{number}", number + 1
+        titles[step.number] = title
+    return titles
+
+
 def memory_tally(budget: Budget, blocks: Blocks | None) -> dict[str, float]:
     """What `memory=` counts, and what blocks take."""
     return {
         "memory.bytes": budget.used,
+        "memory.allowed_bytes": budget.allowed or 0,
         "memory.blocks_bytes": 0 if blocks is None else blocks.nbytes,
         "memory.blocks_peak_bytes": 0 if blocks is None else blocks.peak_bytes,
     }

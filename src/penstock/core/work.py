@@ -10,6 +10,7 @@ import warnings
 from time import perf_counter, thread_time
 from typing import Any
 
+from penstock.core.budget import estimated_bytes
 from penstock.core.lane import Job, Pull
 from penstock.core.workers import HERE, LOCK, Crew, out_of
 from penstock.program.calls import interrupted
@@ -17,6 +18,7 @@ from penstock.program.chunk import Chunk
 from penstock.program.program_async import chunks_async, whole_async
 from penstock.program.sizing import PAUSE_S
 from penstock.program.task import Abandoned, Bench, Post, Task
+from penstock.stats.calls import Timing
 from penstock.trees import nbytes
 
 __all__ = ["discard", "execute", "weighed", "work", "work_async"]
@@ -133,6 +135,8 @@ def run(job: Job | Pull, worker: Any, inline: bool = False) -> None:
             engine.blocks.trim()
         if job.chunks is None:
             task = _task(job, worker, inline)
+            if cpu_began is not None and began >= lane.counters.time_due:
+                task.timing = Timing()
             engine.tasks[worker] = job
             # One unit of a program that makes nothing more of it needs no generator.
             if lane.program.simple and job.expected == 1:
@@ -154,6 +158,8 @@ def run(job: Job | Pull, worker: Any, inline: bool = False) -> None:
         parts.append(job.broken(exc))
     _ended(job, parts, done, began)
     job.cpu_s = None if cpu_began is None else thread_time() - cpu_began
+    if cpu_began is not None and job.task is not None and job.task.timing is not None:
+        _timed(job)
 
 
 def _advanced(job: Job, parts: list[Chunk], began: float) -> bool:
@@ -182,6 +188,14 @@ def _ended(job: Job, parts: list[Chunk], done: bool, began: float) -> None:
     job.seconds = now - began
 
 
+def _timed(job: Job) -> None:
+    """Leave in the job what the timing of its calls has shown."""
+    job.timing, job.task.timing = job.task.timing, None
+    job.timing.end()
+    if job.made is not None:
+        job.timing.nbytes = estimated_bytes(job.made.samples)
+
+
 def weighed(job: Job, in_blocks: int = 0) -> None:
     """Say what the chunk of a job weighs: at least as much as its blocks do."""
     chunk = job.made
@@ -206,6 +220,8 @@ async def _run_async(job: Job, worker: Any) -> None:
     try:
         if job.chunks is None:
             task = _task(job, worker, False)
+            if began >= lane.counters.time_due:
+                task.timing = Timing()
             engine.tasks[worker] = job
             if lane.program.simple and job.expected == 1:
                 parts.append(await whole_async(lane.program, job.ticket, task))
@@ -221,6 +237,8 @@ async def _run_async(job: Job, worker: Any) -> None:
             raise
         parts.append(job.broken(exc))
     _ended(job, parts, done, began)
+    if job.task is not None and job.task.timing is not None:
+        _timed(job)
 
 
 async def _advanced_async(job: Job, parts: list[Chunk], began: float) -> bool:

@@ -10,7 +10,6 @@ A `Placement` says where an op runs; a `Pool` is a placement that several pipeli
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
+from penstock.machine import usable_cpus
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -163,11 +163,6 @@ def registered() -> dict[str, EntryPoint]:
 def no_executor(kind: str, others: Iterable[str]) -> PlanError:
     """To be raised where `kind` is neither ours nor one of the `others`."""
     return PlanError(f"there is no executor called {kind!r}; there are: {', '.join(sorted({*OWN, *others}))}")
-
-
-def usable_cpus() -> int:
-    """How many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def worker_count(workers: int | str) -> int:

@@ -35,10 +35,6 @@ class Measuring(Op[In, Measured]):
 
     elementwise = True
 
-    @property
-    def remarks(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (f"{self.label} measures the samples here, where they are made",)
-
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
         return list(info.each(info.bound, samples))
 

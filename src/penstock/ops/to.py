@@ -133,10 +133,6 @@ class Deliver(Op[Any, Any]):
     def __init__(self, transfer: Transfer) -> None:
         self._transfer = transfer
 
-    @property
-    def label(self) -> str:
-        return "an event for the training loop"
-
     def run(self, samples: list[Any], info: Any) -> list[Any]:
         return [self._transfer.finish(sample) for sample in samples] if info.own_thread else samples
 

@@ -386,7 +386,7 @@ class _Maker:
             stage = self._finished(draft)
             draft = Draft(Joined((stage,)), *place, stage.segment)
             draft.reasons.append(f"not fused with stage {stage.number}: {why}")
-        elif draft.steps or op.placement is None:
+        elif (draft.steps or op.placement is None) and op.label:
             draft.reasons.append(f"{op.label} rides along, without a hop")
         draft.steps.append(step)
         if op.moves is not None:

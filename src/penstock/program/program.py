@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from penstock.program.desk import READING
 from penstock.program.expand import expanded
 from penstock.program.failure import add_note
 from penstock.program.fused import FusedMaps
+from penstock.program.parts import Part, parted, parts_for
 from penstock.program.reading import Reading
 from penstock.program.task import Task, call_key
 from penstock.provenance import Place, origin, root
@@ -44,8 +45,8 @@ class Program:
         self.steps = stage.steps
         cached = stage.cache_step
         #: what is done to samples once they are read, or out of the cache
-        self.parts = _parted(stage.steps if cached is None else stage.steps[cached + 1 :])
-        self._parts_before_cache = _parted(() if cached is None else stage.steps[:cached])
+        self.parts = parted(stage.steps if cached is None else stage.steps[cached + 1 :])
+        self._parts_before_cache = parted(() if cached is None else stage.steps[:cached])
         #: slices of one unit, where the bytes of a chunk are bounded
         self.one_by_one = one_by_one
         self.store = store
@@ -97,7 +98,8 @@ class Program:
     def whole(self, ticket: Ticket, task: Task) -> Chunk:
         """The one chunk of a ticket of one unit, for a program that is `simple`."""
         chunk = self.begun(ticket, task)
-        for part in _singly(self.parts, task) if task.timeouts or task.condemned else self.parts:
+        plain = task.timing is None and not task.timeouts and not task.condemned
+        for part in self.parts if plain else parts_for(self.parts, task):
             if type(part) is FusedMaps:
                 chunk = part.run(chunk, task)
             else:
@@ -182,7 +184,8 @@ class Program:
             try:
                 if task.condemned:
                     _check_spared(members, task)
-                batches.append(reading.source.read_batch(reading.indices(task.epoch, members)))
+                read, timing, indices = reading.source.read_batch, task.timing, reading.indices(task.epoch, members)
+                batches.append(read(indices) if timing is None else timing.whole(READING, 1, read, indices))
             except BaseException as exc:
                 if task.goes_through(exc):
                     raise
@@ -216,7 +219,8 @@ class Program:
         try:
             if task.condemned:
                 _check_spared(places, task)
-            samples = reading.source.read(indices)
+            read, timing = reading.source.read, task.timing
+            samples = read(indices) if timing is None else timing.whole(READING, len(places), read, indices)
             if len(samples) != len(places):
                 raise IndexError(f"the source gave {len(samples)} samples for {len(places)} indices")
             return Chunk(samples, places)
@@ -365,28 +369,9 @@ class Program:
         return expanded(calls, called(calls), chunk, self.one_by_one)
 
 
-Part = FusedMaps | Step
-
-
-def _parted(steps: Sequence[Step]) -> tuple[Part, ...]:
-    """Maps in a row as one part, every other step as its own."""
-    parts: list[Part] = []
-    for (elementwise, _), some in groupby(steps, lambda step: (step.op.elementwise, step.op.asynchronous)):
-        run = list(some)
-        parts += [FusedMaps(run)] if elementwise else run
-    return tuple(parts)
-
-
-def _singly(parts: Sequence[Part], task: Task) -> Sequence[Part]:
-    """The parts; one step each, where some calls are known to fail."""
-    if not task.wary:
-        return parts
-    return [step for part in parts for step in (part.steps if isinstance(part, FusedMaps) else (part,))]
-
-
 def through(program: Program, parts: Sequence[Part], chunk: Chunk, task: Task) -> Iterator[Chunk]:
     """`chunk` through some parts of a program."""
-    parts = _singly(parts, task)
+    parts = parts_for(parts, task)
     for number, part in enumerate(parts):
         if not isinstance(part, FusedMaps) and part.op.effect is Effect.EXPANDS:
             for piece in program.expanded(part, chunk, task):
@@ -430,6 +415,9 @@ def called(calls: Calls) -> Any:
     samples = calls.samples if type(calls.samples) is list else list(calls.samples)
     if op.asynchronous:
         return calls.task.post.run_coroutine(op.run_async(samples, calls))
+    timing = calls.task.timing
+    if timing is not None and op.effect is not Effect.EXPANDS:
+        return timing.whole(calls.step.number, len(samples), op.run, samples, calls)
     return op.run(samples, calls)
 
 

@@ -9,7 +9,8 @@ from penstock.program.calls import Calls
 from penstock.program.chunk import Chunk, Ticket
 from penstock.program.expand import expanded_async
 from penstock.program.fused import FusedMaps
-from penstock.program.program import Part, Program, finished
+from penstock.program.parts import Part, timed_parts
+from penstock.program.program import Program, finished
 from penstock.program.task import Task
 
 __all__ = ["chunks_async", "whole_async"]
@@ -18,8 +19,8 @@ __all__ = ["chunks_async", "whole_async"]
 async def whole_async(program: Program, ticket: Ticket, task: Task) -> Chunk:
     """The one chunk of a ticket of one unit, for a program that is `simple`."""
     chunk = program.begun(ticket, task)
-    for part in program.parts:
-        if type(part) is FusedMaps:
+    for part in timed_parts(program.parts, task):
+        if isinstance(part, FusedMaps):
             chunk = await part.run_async(chunk, task)
         else:
             chunk = await _after(part, chunk, task)
@@ -34,7 +35,7 @@ async def chunks_async(program: Program, ticket: Ticket, task: Task) -> AsyncIte
     if ticket.failure is not None:
         yield Chunk([], (), ticket.failure)
     for chunk in program.slices(ticket, task):
-        async for made in _through(program, program.parts, chunk, task):
+        async for made in _through(program, timed_parts(program.parts, task), chunk, task):
             yield made
         if chunk.failure is not None:
             return

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.program.calls import Calls
     from penstock.program.fused import FusedMaps
     from penstock.program.program import Program
+    from penstock.stats.calls import Timing
 
 __all__ = ["Abandoned", "Bench", "CallKey", "Post", "Task", "call_key"]
 
@@ -72,6 +73,8 @@ class Post:
     desk: Desk | None = None
     #: a task that nothing is in the hands of any more
     spare: Task | None = None
+    #: in a worker process: from when on the calls of the next ticket are timed
+    time_due: float = 0.0
 
 
 #: a sample in a step: the step's number (or READING), and the two numbers that `counter` gives
@@ -93,6 +96,8 @@ class Task:
     call: Sequence[float] = ()
     #: what is being made will be kept, and served again in other epochs
     for_cache = False
+    #: the times of its calls, if this ticket is one of those that are timed
+    timing: Timing | None = None
     _doing: Calls | FusedMaps | Source | None = None
     _places: Sequence[Place] = ()
     _out: Sequence[Any] = ()

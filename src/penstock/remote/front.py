@@ -38,6 +38,7 @@ from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
 from penstock.remote.sent import Paused, Sent
 from penstock.remote.wire import OTHER, Gone, Late, Message, Reply
+from penstock.stats.calls import Timing
 
 __all__ = ["work_remote"]
 
@@ -328,6 +329,9 @@ class _Front:
             job.chunks = Paused(self, sent.ticket)
             job.owner = self.worker
             self.paused[sent.ticket] = weakref.ref(job)
+        if reply.timed is not None:
+            ops, delay_s = reply.timed
+            job.timing = Timing.of(ops, delay_s, cargo.nbytes)
         return [self._handing_in(job, chunk, done, reply.seconds, reply.cpu_s)]
 
     def _handing_in(

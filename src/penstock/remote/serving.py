@@ -34,7 +34,8 @@ from penstock.remote.cargo import attach, fits, measured, sendable, stowed, with
 from penstock.remote.portable import CarriedSource, CarriedStore
 from penstock.remote.preload import after_fork, become_worker, preloaded
 from penstock.remote.wire import OTHER, SMALL_BYTES, Gone, Message, Reply, Request, Wire
-from penstock.stats.watch import NOTHING, Watch
+from penstock.stats.calls import EVERY_S, Timing
+from penstock.stats.watch import NOTHING, ProcessWatch, Watch
 from penstock.trees import nbytes
 
 __all__ = ["serve"]
@@ -144,7 +145,7 @@ class _Serving:
         opened.request = opened.request._replace(ticket=ticket)
         opened.grant = grant
         self.desk.take(ticket)
-        self._advance(opened, Watch())
+        self._advance(opened, ProcessWatch())
 
     def _on_forget(self, message: Message, tickets: list[int], programs: list[int]) -> None:
         for ticket in tickets:
@@ -165,7 +166,7 @@ class _Serving:
 
     def _begin(self, request: Request, message: Message) -> None:
         self.desk.take(request.ticket)
-        watch = Watch()
+        watch = ProcessWatch()
         post = self.posts[request.program]
         if isinstance(post, BaseException):
             self._refuse(request, post)
@@ -174,6 +175,9 @@ class _Serving:
         ticket = Ticket(request.epoch, request.first, request.last, request.step)
         task = Task(post, request.epoch, self.name)
         task.timeouts, task.condemned = request.timeouts, request.condemned
+        if watch.began >= post.time_due:
+            post.time_due = watch.began + EVERY_S
+            task.timing = Timing()
         try:
             carried = self._carried(request, program, message)
             if request.places is not None:
@@ -277,9 +281,14 @@ class _Serving:
         returned = []
         while not self.returned.empty():
             returned.append(self.returned.get_nowait())
+        timing, opened.task.timing = opened.task.timing, None
+        timed = None
+        if timing is not None:
+            timing.end()
+            timed = timing.ops, timing.delay_s
         newborn.flush()  # what the user's functions print is seen at once, and not lost if they are killed
         # What was spent contains the time it took to write.
-        self.wire.send(("chunk", *Reply(request.ticket, done, *watch.spent, cargo, returned, kept)), body)
+        self.wire.send(("chunk", *Reply(request.ticket, done, *watch.spent, cargo, returned, kept, timed)), body)
         self.desk.take(0)
 
     def _block_for(self, opened: _Open, nbytes: int) -> int | None:

@@ -102,6 +102,8 @@ class Reply(NamedTuple):
     returned: list[tuple[int, int]]
     #: what a cache is to keep, pickled
     kept: bytes | None
+    #: the times of its calls, if they were timed: see `penstock.stats.calls`
+    timed: Any = None
 
 
 class Message(NamedTuple):

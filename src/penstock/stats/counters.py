@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.stats.calls import EVERY_S, CallTimes, Timing
+
 __all__ = ["ReaderCounters", "StageCounters"]
 
 #: how often the CPU time of a ticket is measured: reading that clock is a system call, and takes some microseconds
@@ -25,10 +27,17 @@ class StageCounters:
         "cpu_due",
         "cpu_s",
         "last",
+        "ops",
         "reading_s",
         "samples",
+        "short",
+        "time_due",
+        "timed_bytes",
+        "timed_delay_s",
+        "timed_s",
         "unmeasured_s",
         "waiting_input_s",
+        "waiting_memory_s",
         "waiting_room_s",
         "working_s",
     )
@@ -40,13 +49,24 @@ class StageCounters:
         self.reading_s = 0.0
         self.waiting_input_s = 0.0
         self.waiting_room_s = 0.0
+        #: of the time that they wait for room: for bytes of `memory=`
+        self.waiting_memory_s = 0.0
         self.samples = 0
         #: idle slots wait for room, not for input
         self.blocked = False
+        #: there would be room, but for the bound on bytes
+        self.short = False
         #: from when on the CPU time of the next ticket is measured
         self.cpu_due = now
         #: time of tickets whose CPU time was not measured, since the last that was
         self.unmeasured_s = 0.0
+        #: from when on the calls of the next ticket are timed, what all such tickets took and weigh, and by op
+        self.time_due = now
+        self.timed_s = 0.0
+        self.timed_bytes = 0
+        #: of `timed_s`: workers could have run, and no CPU was free for them
+        self.timed_delay_s = 0.0
+        self.ops: dict[int, CallTimes] = {}
         self._fill_s = 0.0
         self._fill = 0.0
         self.last = now
@@ -58,6 +78,15 @@ class StageCounters:
             self.unmeasured_s = 0.0
             self.cpu_due = self.last + _MEASURE_S
 
+    def timed(self, timing: Timing, seconds: float) -> None:
+        """The calls of a ticket were timed, which took so long in all."""
+        self.timed_s += seconds
+        self.timed_bytes += timing.nbytes
+        self.timed_delay_s += min(timing.delay_s, seconds)
+        self.time_due = self.last + EVERY_S
+        for step, calls, times in timing.ops:
+            self.ops.setdefault(step, CallTimes()).add(calls, times)
+
     def advance(self, now: float, idle: int, working: int, fill: float) -> None:
         """Until `now`, `idle` slots had nothing to do and `working` had; the outlet was filled so far."""
         passed = now - self.last
@@ -67,6 +96,8 @@ class StageCounters:
         self.working_s += working * passed
         if self.blocked:
             self.waiting_room_s += idle * passed
+            if self.short:
+                self.waiting_memory_s += idle * passed
         else:
             self.waiting_input_s += idle * passed
         self._fill_s += passed

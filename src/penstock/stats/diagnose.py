@@ -1,22 +1,20 @@
 """The verdict over a run, from its counters: what limits it, and what one change would bring. Pure.
 
-Every stage has a *capacity*: the samples per second that it would make if its workers never waited.
-So has the training loop, which is what it would take if it never waited. The run goes as fast as the
-least of them, and a change brings as much as there is room up to the next.
+`penstock.stats.figures` has what the counters say in figures; here it is judged and put into words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from math import ceil, inf
+from math import ceil
 
+from penstock.stats.figures import Figures, Limit
 from penstock.stats.history import Snapshot
+from penstock.stats.part import Limits, Part
 from penstock.stats.period import Period
-from penstock.stats.report import Diagnosis, StageDiagnosis, per_second, percent, times
+from penstock.stats.report import Diagnosis, StageDiagnosis, duration, per_second, percent, times
 
-__all__ = ["LOOP", "Part", "diagnose"]
+__all__ = ["LOOP", "diagnose"]
 
 LOOP = "training loop"
 
@@ -26,142 +24,41 @@ _FED = 0.05
 _EXPLAINS = 1.3
 #: a gain that is not worth a change
 _NOTHING = 1.05
-#: cores in use, of those there are, that leave nothing for another worker
-_FULL = 0.92
 #: a wait for the interpreter lock that shows that others hold it: they are asked to let go of it after 5 ms
 _CONTENDED_S = 0.001
-#: a share of all time on a CPU, in threads of one stage, that can be what holds the lock
+#: a share of all time on a CPU, and of a core, in threads of one stage, that can be what holds the lock
 _HOLDS = 0.25
-#: a share of the time at work from which on a stage does nothing else than to read its stream
-_ONLY_READS = 0.8
-#: a share of the time at work from which on a function computes rather than waits
-_ON_CPU = 0.7
 #: samples served again by a reservoir, on average, that are worth a word
 _REUSED = 1.1
 #: a share of the workers that is worth a word
 _WORTH_NAMING = 0.05
 #: no more than so many times the workers there are
 _MOST_TIMES = 4
+#: a share of its time in which a stage waits for memory that makes the bound on memory what limits
+_STARVED = 0.2
+#: bytes per second that one worker hands in when it does little but copy
+_COPIES = 1e9
+#: cores that one worker keeps busy when its libraries start threads of their own
+_THREADED = 1.4
+#: cores that other programs take that are worth a word
+_OTHERS = 0.2
+#: a share of the time of an op in calls that take ten times as long as most, which makes them what to look at
+_TAIL = 0.4
+#: a share of the time at work in which workers wait for a CPU that is worth a word
+_DELAYED = 0.1
+#: a share of samples that fail that is worth a word
+_FAILING = 0.05
+#: the most that prefetch() is advised
+_MOST_READY = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A stage, as far as a verdict depends on it beside its counters."""
-
-    label: str
-    #: the kind of its executor
-    kind: str = "thread"
-    #: stages with the same number share workers, and there are so many
-    site: int = 0
-    site_workers: int = 1
-    #: they are those of a pool
-    pooled: bool = False
-    ordered: bool = True
-    #: the stream that it reads, one worker at a time
-    stream: str = ""
-    #: the reservoir between it and the training loop, and the stage that fills that
-    reservoir: str = ""
-    feeder: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """One thing that can hold up the rest: which stage, in which way, at how many samples per second."""
-
-    label: str
-    capacity: float
-    #: "workers", "shared" (with other stages) or "stream"
-    why: str
-
-
-def diagnose(parts: Sequence[Part], before: Snapshot, after: Snapshot, cores: int) -> Diagnosis:
+def diagnose(parts: Sequence[Part], before: Snapshot, after: Snapshot, allowed: Limits) -> Diagnosis:
     """What limited the run between two snapshots. `parts` are all stages, the last one delivers."""
-    return _Case(parts, Period(before, after), cores).verdict()
+    return _Case(parts, Period(before, after), allowed).verdict()
 
 
-class _Case:
+class _Case(Figures):
     """A run, and what is said of it."""
-
-    def __init__(self, parts: Sequence[Part], period: Period, cores: int) -> None:
-        self.parts = {part.label: part for part in parts}
-        self.period = period
-        self.cores = cores
-        self.last = parts[-1].label
-        self.rows = {part.label: self._row(part) for part in parts}
-
-    # ------------------------------------------------------------------ what the counters say
-
-    def _made(self, part: Part) -> float:
-        """Samples made at the end that `part` leads to: the training loop, or a reservoir. Never none."""
-        period = self.period
-        if part.reservoir:
-            end, handed = part.feeder, period.of(f"{part.reservoir}.draws")
-        else:
-            end, handed = self.last, period.batches
-        made = period.stage(end, "samples")
-        return max(made * period.samples / handed if handed else 0.0, 1.0)
-
-    def _row(self, part: Part) -> StageDiagnosis:
-        period, label = self.period, part.label
-        working_s, input_s, room_s = (
-            period.stage(label, f"{name}_s") for name in ("working", "waiting_input", "waiting_room")
-        )
-        # Between epochs its workers wait too, first of all for room; that is nobody's fault.
-        pauses_s = (working_s + input_s + room_s) * self.period.pause_share
-        room_s, pauses_s = max(room_s - pauses_s, 0.0), max(pauses_s - room_s, 0.0)
-        input_s = max(input_s - pauses_s, 0.0)
-        total_s = working_s + input_s + room_s or 1.0
-        workers = period.workers(label)
-        return StageDiagnosis(
-            label=label,
-            working=working_s / total_s,
-            waiting_input=input_s / total_s,
-            waiting_room=room_s / total_s,
-            capacity=self._capacity(part, workers, working_s),
-            workers=workers,
-            on=part.kind,
-        )
-
-    def _capacity(self, part: Part, workers: int, seconds: float) -> float:
-        return workers * self._made(part) / seconds if seconds > 0 else inf
-
-    @cached_property
-    def _limits(self) -> list[_Limit]:
-        """Everything that can hold up the loop, the tightest first."""
-        found = []
-        for part in self.parts.values():
-            reading_s = self.period.stage(part.label, "reading_s")
-            if part.stream:
-                found.append(_Limit(part.label, self._capacity(part, 1, reading_s) * self._repeats(part), "stream"))
-            if not part.stream or reading_s < _ONLY_READS * self.period.stage(part.label, "working_s"):
-                found.append(_Limit(part.label, self.rows[part.label].capacity * self._repeats(part), "workers"))
-        return sorted(found + self._shared(), key=lambda one: one.capacity)
-
-    def _shared(self) -> list[_Limit]:
-        """Workers that several stages share: what a sample takes of them is the sum over these."""
-        found = []
-        for site in {part.site for part in self.parts.values()}:
-            sharing = self._sharing(site)
-            if len(sharing) < 2:
-                continue
-            again = max(self._repeats(part) for part in sharing)
-            per_sample = sum(row.workers / row.capacity for row in (self.rows[part.label] for part in sharing))
-            busiest = max(sharing, key=lambda part: self.period.stage(part.label, "working_s"))
-            capacity = busiest.site_workers / per_sample * again if per_sample else inf
-            found.append(_Limit(busiest.label, capacity, "shared"))
-        return found
-
-    def _alike(self, one: _Limit, other: _Limit) -> bool:
-        """Whether what helps one helps the other: the same stage, or one on the same workers if these limit."""
-        same = self.parts[one.label].site == self.parts[other.label].site
-        return one.label == other.label or (other.why == "shared" and same and one.why != "stream")
-
-    def _sharing(self, site: int) -> list[Part]:
-        return [part for part in self.parts.values() if part.site == site]
-
-    def _repeats(self, part: Part) -> float:
-        """How many samples the training loop gets for one of this stage: more than one by a reservoir."""
-        return self.period.reuse(part.reservoir) if part.reservoir else 1.0
 
     # ------------------------------------------------------------------ the verdict
 
@@ -169,7 +66,7 @@ class _Case:
         period = self.period
         if not period.samples or not period.running_s:
             return self._stalled()
-        holder = self._holder() if self._contended else None
+        holder = self._holder() if self.allowed.gil and self._contended else None
         if holder is not None and (gain := self._gain_without_lock(holder)) >= _NOTHING:
             return self._locked(holder, gain)
         if period.wait_share < _FED:
@@ -177,19 +74,15 @@ class _Case:
         inline = [part for part in self.parts.values() if part.kind == "inline"]
         if sum(period.stage(part.label, "working_s") for part in inline) > period.wait_s / 2:
             return self._inline(max(inline, key=lambda part: period.stage(part.label, "working_s")))
-        tightest, *others = self._limits
-        next_limit = next((one for one in others if not self._alike(one, tightest)), None)
+        tightest, *others = self.limits
+        next_limit = next((one for one in others if not self.alike(one, tightest)), None)
         if tightest.capacity > _EXPLAINS * period.rate:
-            return self._uneven(tightest)
-        if self._full:
+            return self._starved(tightest) or self._uneven(tightest)
+        if self.full:
             return self._crowded(tightest)
         if tightest.why == "stream":
             return self._stream(tightest)
         return self._more_workers(tightest, next_limit)
-
-    @property
-    def _full(self) -> bool:
-        return self.period.cores_used >= _FULL * self.cores
 
     @property
     def _contended(self) -> bool:
@@ -224,7 +117,7 @@ class _Case:
             reuse = self.period.reuse(reservoir)
             if reuse < _REUSED:
                 continue
-            upstream = [one for one in self._limits if self.parts[one.label].reservoir == reservoir]
+            upstream = [one for one in self.limits if self.parts[one.label].reservoir == reservoir]
             tightest = upstream[0]
             made, taken = per_second(tightest.capacity / reuse), per_second(self.period.rate)
             told.append(
@@ -234,26 +127,22 @@ class _Case:
             told.append(self._hidden_remedy(tightest, reuse))
         return told
 
-    def _hidden_remedy(self, tightest: _Limit, reuse: float) -> str:
+    def _hidden_remedy(self, tightest: Limit, reuse: float) -> str:
         if tightest.why == "stream":
             return f"{self.parts[tightest.label].stream} is read by one worker at a time: move work out of it."
-        best = min(reuse, self._gain_of_cores, _MOST_TIMES)
+        best = min(reuse, self.gain_of_cores, _MOST_TIMES)
         if best < _NOTHING:
             return f"{self._no_cores} With less work per sample more of them would be new."
-        workers = self._workers(tightest)
+        workers = self.workers(tightest)
         wanted = _enough(workers, best)
         return (
             f"With {wanted} workers instead of {workers}: {times(max(reuse / min(best, wanted / workers), 1.0))}."
         )
 
-    def _workers(self, limit: _Limit) -> int:
-        return self.parts[limit.label].site_workers if limit.why == "shared" else self.rows[limit.label].workers
-
     def _inline(self, part: Part) -> Diagnosis:
-        gain = min(self.rows[part.label].capacity / self.period.rate, self._gain_of_loop)
-        on_cpu = self.period.stage(part.label, "cpu_s") > _ON_CPU * self.period.stage(part.label, "working_s")
+        gain = min(self.rows[part.label].capacity / self.period.rate, self.gain_of_loop)
         # Whether a function that computes lets go of the interpreter lock is not known; a process helps either way.
-        place = 'on="process", workers=1' if on_cpu else "workers=1"
+        place = 'on="process", workers=1' if self.allowed.gil and self.on_cpu(part.label) else "workers=1"
         return self._told(
             part.label,
             f"{part.label} limits: it runs in the training loop's own thread, and takes {self._waits} of its time. "
@@ -261,9 +150,9 @@ class _Case:
             gain,
         )
 
-    def _uneven(self, tightest: _Limit) -> Diagnosis:
+    def _uneven(self, tightest: Limit) -> Diagnosis:
         row, part = self.rows[tightest.label], self.parts[tightest.label]
-        gain = min(tightest.capacity / self.period.rate, self._gain_of_loop, _MOST_TIMES)
+        gain = min(tightest.capacity / self.period.rate, self.gain_of_loop, _MOST_TIMES)
         could = f"on average it could do {per_second(tightest.capacity)}"
         spare = f"{could}, and still the training loop waits {self._waits} of its time."
         if part.pooled:
@@ -273,24 +162,86 @@ class _Case:
                 f"with others. With more of them, or a pool of its own: up to {_factor(gain)}.",
                 gain,
             )
-        remedy = f"keep more of it ready with prefetch(): up to {_factor(gain)}"
+        remedy = f"Keep more of it ready, with prefetch({self._ready(row, part)}) after {part.last_op}"
         if part.ordered and row.waiting_room > row.waiting_input:
-            remedy += "; or take samples as they are done, with ordered=False"
+            remedy += ", or take samples as they are done, with ordered=False"
         return self._told(
             tightest.label,
-            f"{tightest.label} limits, but not for lack of workers: {spare} Samples that take much longer than "
-            f"others make such waits, and epochs of a few batches. If it is the former, {remedy}.",
+            f"{tightest.label} limits, but not for lack of workers: {spare} {self._tail(row)} {remedy}: up to "
+            f"{_factor(gain)}.",
             gain,
         )
 
-    def _crowded(self, tightest: _Limit) -> Diagnosis:
-        return self._told(
-            tightest.label,
-            f"{self._busy(tightest)} {self._no_cores} Do less per sample, keep results with cache(), or give it "
-            "more cores.",
+    def _ready(self, row: StageDiagnosis, part: Part) -> int:
+        """How many finished batches bridge the longest call, at the speed of the training loop."""
+        per_batch = self.period.samples / max(self.period.batches, 1.0)
+        longest_s = max((op.longest_s for op in row.ops), default=0.0)
+        batches = longest_s * min(self.period.loop_capacity / per_batch, 1e6)
+        return min(max(ceil(batches) + 1, 2 * part.ready, 4), _MOST_READY)
+
+    def _tail(self, row: StageDiagnosis) -> str:
+        """Why work comes unevenly, as far as the calls that were timed tell."""
+        slow = max(row.ops, key=lambda op: op.tail_share, default=None)
+        if slow is None or slow.tail_share < _TAIL:
+            return "Samples that take much longer than others make such waits, and so do epochs of a few batches."
+        return (
+            f"Half of the calls of {slow.op} take up to {duration(slow.p50_s)}, and 1 in 100 takes "
+            f"{duration(slow.p99_s)} or more, up to {duration(slow.longest_s)}: while the loop waits for one of "
+            "these, too little else is ready."
         )
 
-    def _stream(self, tightest: _Limit) -> Diagnosis:
+    def _starved(self, tightest: Limit) -> Diagnosis | None:
+        """The bound on memory limits, if workers wait for it and could do more."""
+        memory = self.allowed.memory
+        share = {label: self._waiting_memory(label) for label in self.rows}
+        label = max(share, key=share.__getitem__)
+        if memory is None or share[label] < _STARVED:
+            return None
+        gain = min(tightest.capacity / self.period.rate, self.gain_of_loop, self.gain_of_cores, _MOST_TIMES)
+        return self._told(
+            label,
+            f"loader(memory={_size(memory)!r}) limits: the workers of {label} wait {percent(share[label])} of "
+            f"their time for memory that other batches take, and the training loop waits {self._waits} of its own. "
+            f"With memory={_size(memory * gain * 1.2)!r}, or smaller samples (uint8 instead of float32): up to "
+            f"{_factor(gain)}.",
+            gain,
+        )
+
+    def _waiting_memory(self, label: str) -> float:
+        """The share of its time that a stage waited for memory."""
+        total_s = sum(
+            self.period.stage(label, f"{name}_s") for name in ("working", "waiting_input", "waiting_room")
+        )
+        return self.period.stage(label, "waiting_memory_s") / total_s if total_s else 0.0
+
+    def _crowded(self, tightest: Limit) -> Diagnosis:
+        return self._told(
+            tightest.label,
+            f"{self._busy(tightest)} {self._no_cores}{self._delay(tightest.label)} "
+            f"{self._less_work(tightest.label)}",
+        )
+
+    def _less_work(self, label: str) -> str:
+        """What to do when there are no cores left."""
+        each = self.cores_per_worker(label)
+        if self.parts[label].kind == "process" and each > _THREADED:
+            return (
+                f"Each of its processes keeps {each:.1f} cores busy, since its libraries start threads of their "
+                "own. Let each process use one thread: cv2.setNumThreads(0), torch.set_num_threads(1), or "
+                'env={"OMP_NUM_THREADS": "1"} of ps.Processes.'
+            )
+        return "Do less per sample, keep results with cache(), or give it more cores."
+
+    def _copying(self, tightest: Limit) -> Diagnosis:
+        rate = self.bytes_per_s(tightest.label)
+        return self._told(
+            tightest.label,
+            f"{self._busy(tightest)} Each hands in {rate / 1e9:.1f} GB/s, so it copies memory more than it "
+            "computes, and more workers would share the same memory. Make samples smaller (uint8 instead of "
+            "float32, fewer fields), or leave a copy out: arrays read as batches, threads instead of processes.",
+        )
+
+    def _stream(self, tightest: Limit) -> Diagnosis:
         return self._told(
             tightest.label,
             f"{self.parts[tightest.label].stream} limits: a stream is read by one worker at a time, and gives "
@@ -303,16 +254,17 @@ class _Case:
         threads = [row.label for row in self.rows.values() if row.on == "thread"]
         spent = {label: self.period.stage(label, "cpu_s") for label in threads}
         label = max(spent, key=spent.__getitem__, default="")
-        return self.rows[label] if label and spent[label] > _HOLDS * self.period.of("cpu_s") else None
+        least_s = max(_HOLDS * self.period.of("cpu_s"), _HOLDS * self.period.running_s)
+        return self.rows[label] if label and spent[label] > least_s else None
 
     def _gain_without_lock(self, row: StageDiagnosis) -> float:
         """What can be gained if the work of a stage is done in processes, which need not take turns."""
         alone = self._processes(row) * self.period.running_s / self.period.stage(row.label, "cpu_s")
-        others = (one.capacity / self.period.rate for one in self._limits if one.label != row.label)
-        return max(min([alone, self._gain_of_cores, *others]), 1.0)
+        others = (one.capacity / self.period.rate for one in self.limits if one.label != row.label)
+        return max(min([alone, self.gain_of_cores, *others]), 1.0)
 
     def _processes(self, row: StageDiagnosis) -> int:
-        return min(max(row.workers, 2), self.cores)
+        return min(max(row.workers, 2), max(round(self.cores), 1))
 
     def _locked(self, row: StageDiagnosis, gain: float) -> Diagnosis:
         return self._told(
@@ -323,10 +275,12 @@ class _Case:
             gain,
         )
 
-    def _more_workers(self, tightest: _Limit, next_limit: _Limit | None) -> Diagnosis:
-        part, workers = self.parts[tightest.label], self._workers(tightest)
+    def _more_workers(self, tightest: Limit, next_limit: Limit | None) -> Diagnosis:
+        part, workers = self.parts[tightest.label], self.workers(tightest)
+        if self.on_cpu(tightest.label) and self.bytes_per_s(tightest.label) > _COPIES:
+            return self._copying(tightest)
         best = self._bounded(float(_MOST_TIMES), tightest, next_limit)
-        wanted = _enough(workers, best)
+        wanted = min(_enough(workers, best), self.most_workers(tightest.label, workers))
         gain = min(best, wanted / workers)
         if gain < _NOTHING:
             return self._told(
@@ -335,28 +289,19 @@ class _Case:
         change = _change(workers, wanted) + (" in its pool" if part.pooled else "")
         return self._told(tightest.label, f"{self._busy(tightest)} {change}: {_more(gain)}.", gain)
 
-    def _no_gain(self, best: float, tightest: _Limit, next_limit: _Limit | None) -> str:
+    def _no_gain(self, best: float, tightest: Limit, next_limit: Limit | None) -> str:
         if next_limit is not None and next_limit.capacity / tightest.capacity <= best * 1.01:
             return f"More workers for it alone would not help, as {next_limit.label} is nearly as slow."
+        if not self.full and self.on_cpu(tightest.label):
+            return (
+                f"It computes, and it has as many workers as there are cores for it ({self.cores:.2g}), so more "
+                f"would not help.{self._delay(tightest.label)} {self._less_work(tightest.label)}"
+            )
         return self._no_cores
 
-    # ------------------------------------------------------------------ gains
-
-    @property
-    def _gain_of_loop(self) -> float:
-        """What can be gained until the training loop itself limits."""
-        rate = self.period.rate
-        return self.period.loop_capacity / rate if rate else inf
-
-    @property
-    def _gain_of_cores(self) -> float:
-        """What can be gained until all cores are in use."""
-        used = self.period.cores_used
-        return self.cores / used if used else inf
-
-    def _bounded(self, gain: float, tightest: _Limit, next_limit: _Limit | None) -> float:
+    def _bounded(self, gain: float, tightest: Limit, next_limit: Limit | None) -> float:
         """A gain, up to what the next limit, the training loop and the cores allow."""
-        bounds = [gain, self._gain_of_loop, self._gain_of_cores]
+        bounds = [gain, self.gain_of_loop, self.gain_of_cores]
         if next_limit is not None:
             bounds.append(next_limit.capacity / tightest.capacity)
         return max(min(bounds), 1.0)
@@ -367,16 +312,28 @@ class _Case:
     def _waits(self) -> str:
         return percent(self.period.wait_share)
 
+    def _delay(self, label: str) -> str:
+        """How much others are felt."""
+        delayed = self.rows[label].delayed
+        return f" Its workers wait {percent(delayed)} of their time for a CPU." if delayed >= _DELAYED else ""
+
     @property
     def _no_cores(self) -> str:
-        return f"All {self.cores} cores are in use, so more workers would not help."
+        count, quota, others = self.allowed.cores, self.allowed.quota, self.period.others
+        if quota is not None and quota <= count - others:
+            busy = f"All of the {quota:.3g} cores that the CPU quota of the cgroup allows are in use"
+        elif others >= _OTHERS:
+            busy = f"Other programs keep {others:.1f} of the {count} cores busy, and this run the rest"
+        else:
+            busy = f"All {count} cores are in use"
+        return f"{busy}, so more workers would not help."
 
-    def _busy(self, tightest: _Limit) -> str:
+    def _busy(self, tightest: Limit) -> str:
         row, part = self.rows[tightest.label], self.parts[tightest.label]
         workers, working = row.workers, row.working
         others = ""
         if tightest.why == "shared":
-            sharing = [self.rows[one.label] for one in self._sharing(part.site)]
+            sharing = [self.rows[one.label] for one in self.sharing(part.site)]
             workers = part.site_workers
             working = sum(one.working * one.workers for one in sharing) / workers
             with_whom = [one.label for one in sharing if one is not row and one.working > _WORTH_NAMING]
@@ -384,16 +341,27 @@ class _Case:
         who = f"its one worker{others} is" if workers == 1 else f"its {workers} workers{others} are"
         return (
             f"{tightest.label} limits: {who} at work {percent(working)} of the time, and the training loop waits "
-            f"{self._waits} of its own."
+            f"{self._waits} of its own.{_inside(row)}"
+        )
+
+    def _besides(self) -> str:
+        """What is worth knowing whatever limits: samples that fail."""
+        failed = self.period.of("errors")
+        share = failed / max(failed + self.period.samples, 1.0)
+        if share < _FAILING:
+            return ""
+        return (
+            f" {percent(share)} of the samples fail and are left out, after taking their time: see loader.errors()."
         )
 
     def _told(self, limiting: str, advice: str, gain: float = 1.0) -> Diagnosis:
         period = self.period
         reuse = max((period.reuse(part.reservoir) for part in self.parts.values() if part.reservoir), default=1.0)
+        ops = self.rows[limiting].ops if limiting in self.rows else ()
         return Diagnosis(
             limiting=limiting,
             wait_share=period.wait_share,
-            advice=advice,
+            advice=advice + self._besides(),
             expected_gain=gain,
             stages=tuple(self.rows.values()),
             loop_capacity=period.loop_capacity,
@@ -401,7 +369,30 @@ class _Case:
             samples=int(period.samples),
             seconds=period.running_s,
             reuse=reuse,
+            limiting_op=max(ops, key=lambda op: op.share).op if ops else "",
+            cores=self.cores,
+            cores_used=period.cores_used,
+            others=period.others,
         )
+
+
+def _inside(row: StageDiagnosis) -> str:
+    """How the ops of a stage share its time, if there are several worth naming."""
+    named = [op for op in sorted(row.ops, key=lambda op: -op.share) if op.share >= _WORTH_NAMING]
+    if len(named) < 2:
+        return ""
+    return f" Of its time, {', '.join(f'{op.op} takes {percent(op.share)}' for op in named[:4])}."
+
+
+def _size(nbytes: float) -> str:
+    """
+    >>> _size(2_000_000_000), _size(64_000_000), _size(1500)
+    ('2GB', '64MB', '1.5KB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g}{unit}"
+    return f"{nbytes / 1e3:.3g}KB"
 
 
 def _enough(workers: int, gain: float) -> int:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from time import perf_counter, process_time, sleep
 
+from penstock.machine import run_delay_s
+
 __all__ = ["LOCK_PROBE", "LockProbe"]
 
 _NAP_S = 0.0001
@@ -42,8 +44,12 @@ class LockProbe:
         self._last, self._cpu_s = now, cpu_s
         if busy and not crowded:
             return
+        delay_s = run_delay_s()
+        began = perf_counter()
         sleep(_NAP_S)
-        self.wait_s += perf_counter() - now - _NAP_S
+        waited_s = perf_counter() - began - _NAP_S
+        # Whoever waits for the lock could not run; whoever waits for a CPU could.
+        self.wait_s += max(waited_s - (run_delay_s() - delay_s), 0.0)
         self.tries += 1
 
 

@@ -27,6 +27,10 @@ class Period:
     def stage(self, label: str, key: str) -> float:
         return self.of(f"stage.{label}.{key}")
 
+    def now(self, label: str, key: str) -> float:
+        """What a gauge of a stage shows at the end."""
+        return self._after.get(f"stage.{label}.{key}", 0.0)
+
     def workers(self, label: str) -> int:
         return int(self._after.get(f"stage.{label}.workers", 1))
 
@@ -50,6 +54,12 @@ class Period:
     def cores_used(self) -> float:
         """How many cores this process and its workers kept busy in epochs, on average."""
         return self.of("cpu_s") / self.running_s if self.running_s > 0 else 0.0
+
+    @property
+    def others(self) -> float:
+        """How many cores other programs kept busy, on average; 0 where that is not known."""
+        seconds = self.of("machine_s")
+        return max(self.of("machine_busy_s") / seconds - self.cores_used, 0.0) if seconds > 0 else 0.0
 
     @property
     def pause_share(self) -> float:

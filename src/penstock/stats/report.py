@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Any
 
-__all__ = ["Diagnosis", "StageDiagnosis", "per_second", "percent", "table", "times"]
+from penstock.errors import PlanError
+
+__all__ = [
+    "Diagnosis",
+    "OpDiagnosis",
+    "RankDiagnosis",
+    "StageDiagnosis",
+    "duration",
+    "per_second",
+    "percent",
+    "table",
+    "times",
+]
 
 #: counters of less say little
 _SHORT_S = 0.5
+#: cores that other programs take that are worth a word
+_OTHERS = 0.2
+#: ops that take a smaller share of a stage are left out of the table
+_SHOWN = 0.005
+#: wait shares that differ by less are the same
+_ALIKE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class OpDiagnosis:
+    """An op of a stage, or its source, by the tickets that were timed."""
+
+    op: str
+    #: its share of the time that the stage is at work
+    share: float
+    #: how long its calls take: half of them up to p50_s, 95 of 100 up to p95_s, 99 of 100 up to p99_s
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    longest_s: float
+    #: the share of its time in calls that take more than ten times as long as half of them do
+    tail_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +60,23 @@ class StageDiagnosis:
     workers: int
     #: the kind of its executor
     on: str
+    #: cores that it kept busy, on average
+    cores: float = 0.0
+    #: the share of its time at work in which its workers could have run, and no CPU was free for them
+    delayed: float = 0.0
+    #: its source and its ops in turn, where some of its tickets were timed
+    ops: tuple[OpDiagnosis, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankDiagnosis:
+    """One rank of a distributed run."""
+
+    rank: int
+    limiting: str
+    wait_share: float
+    samples_per_s: float
+    loop_capacity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +101,29 @@ class Diagnosis:
     seconds: float
     #: how often a reservoir has served each sample, on average
     reuse: float
+    #: the op that takes most of the limiting stage's time, where some of its tickets were timed
+    limiting_op: str = ""
+    #: cores that this run may keep busy, that it kept busy, and that other programs kept busy
+    cores: float = 0.0
+    cores_used: float = 0.0
+    others: float = 0.0
+    #: of several ranks: what `merge` was given, in a line each
+    ranks: tuple[RankDiagnosis, ...] = ()
+
+    @staticmethod
+    def merge(diagnoses: Sequence[Diagnosis | Mapping[str, Any]]) -> Diagnosis:
+        """One diagnosis of all ranks of a distributed run, in the order of the ranks.
+
+        All ranks go at the speed of the slowest one. So it is the diagnosis of the rank whose loop waits longest,
+        with a line for each of the others. Takes what ``to_dict()`` gives too, as it comes from another process.
+        """
+        return merged([one if isinstance(one, Diagnosis) else _from_dict(one) for one in diagnoses])
 
     def to_dict(self) -> dict[str, Any]:
         """The diagnosis as plain data, for JSON: what has no bound is None."""
         found = asdict(self)
-        found["stages"] = [_finite(stage) for stage in found["stages"]]
+        for name in ("stages", "ranks"):
+            found[name] = [_finite(one) for one in found[name]]
         return _finite(found)
 
     def __str__(self) -> str:
@@ -75,6 +145,58 @@ def times(number: float) -> str:
     return f"{number:.1f} times"
 
 
+def duration(seconds: float) -> str:
+    """
+    >>> duration(0.0000213), duration(0.0123), duration(1.5)
+    ('21.3 µs', '12.3 ms', '1.5 s')
+    """
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.3g} µs"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def merged(diagnoses: Sequence[Diagnosis]) -> Diagnosis:
+    """See `Diagnosis.merge`. Pure."""
+    if not diagnoses:
+        raise PlanError("Diagnosis.merge() needs the diagnosis of at least one rank")
+    ranks = tuple(
+        RankDiagnosis(rank, one.limiting, one.wait_share, one.samples_per_s, one.loop_capacity)
+        for rank, one in enumerate(diagnoses)
+    )
+    slowest = max(ranks, key=lambda one: one.wait_share)
+    found = diagnoses[slowest.rank]
+    least = min(one.wait_share for one in ranks)
+    alike = slowest.wait_share - least < _ALIKE
+    most = percent(slowest.wait_share)
+    told = (
+        f"All {len(ranks)} ranks wait about as long, {percent(least)} to {most} of their time."
+        if alike
+        else f"Rank {slowest.rank} of {len(ranks)} waits longest, {most} of its time, and the others, "
+        f"{percent(least)} and more, go at its speed."
+    )
+    return replace(
+        found,
+        advice=f"{told} There: {found.advice}",
+        samples=sum(one.samples for one in diagnoses),
+        samples_per_s=sum(one.samples_per_s for one in diagnoses),
+        ranks=ranks,
+    )
+
+
+def _from_dict(data: Mapping[str, Any]) -> Diagnosis:
+    """What `to_dict` was made of."""
+    stages = tuple(
+        StageDiagnosis(**{**_boundless(one, "capacity"), "ops": tuple(OpDiagnosis(**op) for op in one["ops"])})
+        for one in data["stages"]
+    )
+    ranks = tuple(RankDiagnosis(**_boundless(one, "loop_capacity")) for one in data.get("ranks", ()))
+    return Diagnosis(**{**_boundless(data, "loop_capacity"), "stages": stages, "ranks": ranks})
+
+
+def _boundless(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {**values, key: inf if values[key] is None else values[key]}
+
+
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value == inf else value for key, value in values.items()}
 
@@ -89,15 +211,32 @@ def table(diagnosis: Diagnosis) -> list[str]:
     rows.append(("training loop", "", percent(1 - share), percent(share), "", per_second(diagnosis.loop_capacity)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
+    op_lines = {stage.label: _op_lines(stage) for stage in diagnosis.stages}
     for name, *cells in rows:
         text = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
         mark = ">" if name == diagnosis.limiting else " "
         lines.append(f"{mark} {name.ljust(widths[0])}  {text}".rstrip())
+        lines += op_lines.get(name, [])
     return lines
+
+
+def _op_lines(stage: StageDiagnosis) -> list[str]:
+    """How the ops of a stage share its time, if there are several."""
+    shown = [op for op in stage.ops if op.share >= _SHOWN]
+    if len(shown) < 2:
+        return []
+    widest = max(len(op.op) for op in shown)
+    return [
+        f"      {op.op.ljust(widest)}  {percent(op.share):>5}   p50 {duration(op.p50_s)}, p95 "
+        f"{duration(op.p95_s)}, p99 {duration(op.p99_s)}"
+        for op in shown
+    ]
 
 
 def _summary(diagnosis: Diagnosis) -> str:
     text = f"{diagnosis.samples} samples in {diagnosis.seconds:.3g} s, {per_second(diagnosis.samples_per_s)}"
+    if diagnosis.others >= _OTHERS:
+        text += f"; other programs kept {diagnosis.others:.1f} cores busy"
     if diagnosis.seconds < _SHORT_S:
         text += "; that is too short a time to rely on"
     if diagnosis.reuse > 1:

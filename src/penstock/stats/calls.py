@@ -1,0 +1,185 @@
+"""How long the calls of each op take, by timing one ticket in many. Pure, but for the clock of `Timing`.
+
+A `Timing` goes along with one ticket. Only its first calls of each function are timed, and stand for all of that
+ticket; so a ticket of thousands of quick calls costs hardly more than any other. `CallTimes` adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log2
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from penstock.machine import run_delay_s
+
+__all__ = ["EVERY_S", "CallTimes", "Op", "Timed", "Timing"]
+
+#: how often a ticket of a stage is timed
+EVERY_S = 0.1
+#: so many calls of one function are timed in a ticket
+_CALLS = 16
+#: buckets of the histogram: four for each doubling, from a quarter of a microsecond on
+_PER_DOUBLING, _LEAST_S, _BUCKETS = 4, 0.25e-6, 132
+#: a call of so many times the median is in the tail
+_TAIL = 10.0
+
+
+class Op(NamedTuple):
+    """What was found of one op in one ticket. `step` is its number, or that of reading."""
+
+    step: int
+    #: all calls of the ticket, and the times of some
+    calls: int
+    times: Sequence[float]
+
+
+class Timing:
+    """The times of the calls in one ticket."""
+
+    __slots__ = ("_delay_began", "delay_s", "found", "nbytes")
+
+    def __init__(self) -> None:
+        self.found: list[Timed | Op] = []
+        #: what the chunk that came of it weighs
+        self.nbytes = 0
+        #: seconds in which the worker could have run, but other threads and programs had all CPUs
+        self.delay_s = 0.0
+        self._delay_began = run_delay_s()
+
+    @classmethod
+    def of(cls, ops: Sequence[tuple[int, int, list[float]]], delay_s: float, nbytes: int) -> Timing:
+        """What was found in another process."""
+        timing = cls.__new__(cls)
+        timing.found, timing.delay_s, timing.nbytes = [Op(*one) for one in ops], delay_s, nbytes
+        return timing
+
+    def end(self) -> None:
+        """The ticket is done, in the thread that began it."""
+        self.delay_s = max(run_delay_s() - self._delay_began, 0.0)
+
+    def function(self, step: int, fn: Callable[[Any], Any], asynchronous: bool) -> Any:
+        """`fn`, timed."""
+        timed = (TimedAsync if asynchronous else Timed)(step, fn)
+        self.found.append(timed)
+        return timed
+
+    def whole(self, step: int, calls: int, run: Callable[..., Any], *args: Any) -> Any:
+        """What ``run(*args)`` returns, which is `calls` calls in one."""
+        began = perf_counter()
+        out = run(*args)
+        self.found.append(Op(step, calls, [(perf_counter() - began) / max(calls, 1)]))
+        return out
+
+    @property
+    def ops(self) -> list[tuple[int, int, list[float]]]:
+        """What was found, as plain data."""
+        return [(one.step, one.calls, list(one.times)) for one in self.found if one.times]
+
+
+class Timed:
+    """A function whose first calls are timed."""
+
+    __slots__ = ("calls", "fn", "step", "times")
+
+    def __init__(self, step: int, fn: Callable[[Any], Any]) -> None:
+        self.step = step
+        self.fn = fn
+        self.calls = 0
+        self.times: list[float] = []
+
+    def __call__(self, sample: Any) -> Any:
+        self.calls += 1
+        if self.calls > _CALLS:
+            return self.fn(sample)
+        began = perf_counter()
+        try:
+            return self.fn(sample)
+        finally:
+            self.times.append(perf_counter() - began)
+
+
+class TimedAsync(Timed):
+    """The same for ``async def``: a call lasts until it has been awaited."""
+
+    __slots__ = ()
+
+    async def __call__(self, sample: Any) -> Any:
+        self.calls += 1
+        began = perf_counter()
+        try:
+            return await self.fn(sample)
+        finally:
+            if self.calls <= _CALLS:
+                self.times.append(perf_counter() - began)
+
+
+class CallTimes:
+    """The times of all timed calls of one op.
+
+    >>> times = CallTimes()
+    >>> for _ in range(97):
+    ...     times.add(1, [0.001])
+    >>> times.add(3, [0.1])
+    >>> [round(times.percentile(share), 3) for share in (0.5, 0.95, 0.99)], times.calls
+    ([0.001, 0.001, 0.1], 100)
+    >>> round(times.tail_share, 2)
+    0.77
+    """
+
+    __slots__ = ("_buckets", "calls", "longest_s", "seconds")
+
+    def __init__(self) -> None:
+        self._buckets = [0.0] * _BUCKETS
+        self.calls = 0
+        #: what all of them took, by those that were timed
+        self.seconds = 0.0
+        self.longest_s = 0.0
+
+    def add(self, calls: int, times: Sequence[float]) -> None:
+        """`calls` calls, of which some took so long."""
+        each = calls / len(times)
+        self.calls += calls
+        self.seconds += sum(times) * each
+        self.longest_s = max(self.longest_s, *times)
+        for seconds in times:
+            self._buckets[_bucket(seconds)] += each
+
+    def percentile(self, share: float) -> float:
+        """A time that this share of all calls did not take longer than; within 10 %."""
+        wanted, seen = share * self.calls, 0.0
+        for number, count in enumerate(self._buckets):
+            seen += count
+            if count and seen >= wanted - 1e-9:
+                return min(_middle_s(number), self.longest_s)
+        return 0.0
+
+    @property
+    def tail_share(self) -> float:
+        """The share of all time that went into calls of more than ten times the median."""
+        first = _bucket(_TAIL * self.percentile(0.5)) + 1
+        spent = [count * _middle_s(number) for number, count in enumerate(self._buckets)]
+        total = sum(spent)
+        return sum(spent[first:]) / total if total else 0.0
+
+    def figures(self) -> dict[str, float]:
+        """The numbers under the names that ``loader.stats()`` gives them."""
+        return {
+            "calls": self.calls,
+            "timed_s": self.seconds,
+            "p50_s": self.percentile(0.5),
+            "p95_s": self.percentile(0.95),
+            "p99_s": self.percentile(0.99),
+            "longest_s": self.longest_s,
+            "tail_share": self.tail_share,
+        }
+
+
+def _bucket(seconds: float) -> int:
+    if seconds <= _LEAST_S:
+        return 0
+    return min(int(_PER_DOUBLING * log2(seconds / _LEAST_S)) + 1, _BUCKETS - 1)
+
+
+def _middle_s(bucket: int) -> float:
+    return _LEAST_S * float(2.0 ** ((bucket - 0.5) / _PER_DOUBLING))

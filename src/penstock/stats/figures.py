@@ -1,0 +1,208 @@
+"""What the counters of a run say, in figures: the capacity of each stage, what can hold up the rest, gains. Pure.
+
+Every stage has a *capacity*: the samples per second that it would make if its workers never waited. The run goes as
+fast as the least of them, and a change brings as much as there is room up to the next. `penstock.stats.diagnose`
+makes a verdict of it; a live view can use the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+from penstock.stats.part import Limits, Part
+from penstock.stats.period import Period
+from penstock.stats.report import OpDiagnosis, StageDiagnosis
+
+__all__ = ["Figures", "Limit"]
+
+#: a share of the time at work from which on a stage does nothing else than to read its stream
+_ONLY_READS = 0.8
+#: a share of the time at work from which on a function computes rather than waits
+_ON_CPU = 0.7
+#: however busy others are, the system gives us about so much of the machine
+_FAIR = 0.5
+#: cores in use, of those there are for us, that leave nothing for another worker
+_FULL = 0.92
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One thing that can hold up the rest: which stage, in which way, at how many samples per second."""
+
+    label: str
+    capacity: float
+    #: "workers", "shared" (with other stages) or "stream"
+    why: str
+
+
+class Figures:
+    """A run, in figures."""
+
+    def __init__(self, parts: Sequence[Part], period: Period, allowed: Limits) -> None:
+        self.parts = {part.label: part for part in parts}
+        self.period = period
+        self.allowed = allowed
+        self.last = parts[-1].label
+        self.rows = {part.label: self._row(part) for part in parts}
+
+    # ------------------------------------------------------------------ stages
+
+    def _made(self, part: Part) -> float:
+        """Samples made at the end that `part` leads to: the training loop, or a reservoir. Never none."""
+        period = self.period
+        if part.reservoir:
+            end, handed = part.feeder, period.of(f"{part.reservoir}.draws")
+        else:
+            end, handed = self.last, period.batches
+        made = period.stage(end, "samples")
+        return max(made * period.samples / handed if handed else 0.0, 1.0)
+
+    def _row(self, part: Part) -> StageDiagnosis:
+        period, label = self.period, part.label
+        working_s, input_s, room_s = (
+            period.stage(label, f"{name}_s") for name in ("working", "waiting_input", "waiting_room")
+        )
+        # Between epochs its workers wait too, first of all for room; that is nobody's fault.
+        pauses_s = (working_s + input_s + room_s) * self.period.pause_share
+        room_s, pauses_s = max(room_s - pauses_s, 0.0), max(pauses_s - room_s, 0.0)
+        input_s = max(input_s - pauses_s, 0.0)
+        total_s = working_s + input_s + room_s or 1.0
+        workers = period.workers(label)
+        return StageDiagnosis(
+            label=label,
+            working=working_s / total_s,
+            waiting_input=input_s / total_s,
+            waiting_room=room_s / total_s,
+            capacity=self._capacity(part, workers, working_s),
+            workers=workers,
+            on=part.kind,
+            cores=period.stage(label, "cpu_s") / period.running_s if period.running_s > 0 else 0.0,
+            delayed=self._delayed(label),
+            ops=self._ops(part),
+        )
+
+    def _ops(self, part: Part) -> tuple[OpDiagnosis, ...]:
+        """The ops of a stage, by the tickets that were timed; none if none was."""
+        timed_s = self.period.stage(part.label, "timed_s")
+        if not timed_s:
+            return ()
+        rows = []
+        for title in part.ops:
+            name = f"op.{title}"
+            if not self.period.stage(part.label, f"{name}.calls"):
+                continue
+            now = {
+                key: self.period.now(part.label, f"{name}.{key}")
+                for key in ("p50_s", "p95_s", "p99_s", "longest_s")
+            }
+            rows.append(
+                OpDiagnosis(
+                    op=title,
+                    share=min(self.period.stage(part.label, f"{name}.timed_s") / timed_s, 1.0),
+                    tail_share=self.period.now(part.label, f"{name}.tail_share"),
+                    **now,
+                )
+            )
+        return tuple(rows)
+
+    def _capacity(self, part: Part, workers: int, seconds: float) -> float:
+        return workers * self._made(part) / seconds if seconds > 0 else inf
+
+    def on_cpu(self, label: str) -> bool:
+        """Whether a stage computes, rather than waits, while it is at work."""
+        working_s = self.period.stage(label, "working_s")
+        return self.period.stage(label, "cpu_s") + self._delayed(label) * working_s > _ON_CPU * working_s > 0
+
+    def _delayed(self, label: str) -> float:
+        """The share of its time at work in which a stage could have run, and no CPU was free for it."""
+        timed_s = self.period.stage(label, "timed_s")
+        return self.period.stage(label, "timed_delay_s") / timed_s if timed_s else 0.0
+
+    def cores_per_worker(self, label: str) -> float:
+        """Cores that one worker keeps busy while it is at work."""
+        working_s = self.period.stage(label, "working_s")
+        return self.period.stage(label, "cpu_s") / working_s if working_s > 0 else 0.0
+
+    def bytes_per_s(self, label: str) -> float:
+        """Bytes that one worker hands in per second at work, by the tickets that were timed."""
+        timed_s = self.period.stage(label, "timed_s")
+        return self.period.stage(label, "timed_bytes") / timed_s if timed_s else 0.0
+
+    # ------------------------------------------------------------------ what can hold up the rest
+
+    @cached_property
+    def limits(self) -> list[Limit]:
+        """Everything that can hold up the loop, the tightest first."""
+        found = []
+        for part in self.parts.values():
+            reading_s = self.period.stage(part.label, "reading_s")
+            if part.stream:
+                found.append(Limit(part.label, self._capacity(part, 1, reading_s) * self.repeats(part), "stream"))
+            if not part.stream or reading_s < _ONLY_READS * self.period.stage(part.label, "working_s"):
+                found.append(Limit(part.label, self.rows[part.label].capacity * self.repeats(part), "workers"))
+        return sorted(found + self._shared(), key=lambda one: one.capacity)
+
+    def _shared(self) -> list[Limit]:
+        """Workers that several stages share: what a sample takes of them is the sum over these."""
+        found = []
+        for site in {part.site for part in self.parts.values()}:
+            sharing = self.sharing(site)
+            if len(sharing) < 2:
+                continue
+            again = max(self.repeats(part) for part in sharing)
+            per_sample = sum(row.workers / row.capacity for row in (self.rows[part.label] for part in sharing))
+            busiest = max(sharing, key=lambda part: self.period.stage(part.label, "working_s"))
+            capacity = busiest.site_workers / per_sample * again if per_sample else inf
+            found.append(Limit(busiest.label, capacity, "shared"))
+        return found
+
+    def alike(self, one: Limit, other: Limit) -> bool:
+        """Whether what helps one helps the other: the same stage, or one on the same workers if these limit."""
+        same = self.parts[one.label].site == self.parts[other.label].site
+        return one.label == other.label or (other.why == "shared" and same and one.why != "stream")
+
+    def sharing(self, site: int) -> list[Part]:
+        """The stages that run on the same workers."""
+        return [part for part in self.parts.values() if part.site == site]
+
+    def repeats(self, part: Part) -> float:
+        """How many samples the training loop gets for one of this stage: more than one by a reservoir."""
+        return self.period.reuse(part.reservoir) if part.reservoir else 1.0
+
+    def workers(self, limit: Limit) -> int:
+        """The workers that more of would help."""
+        return self.parts[limit.label].site_workers if limit.why == "shared" else self.rows[limit.label].workers
+
+    # ------------------------------------------------------------------ cores and gains
+
+    @property
+    def cores(self) -> float:
+        """Cores that this run may keep busy: all there are, less what other programs take, up to the quota."""
+        count = self.allowed.cores
+        left = max(count - self.period.others, _FAIR * count)
+        return left if self.allowed.quota is None else min(left, self.allowed.quota)
+
+    @property
+    def full(self) -> bool:
+        """Whether this run keeps all cores busy that it may use."""
+        return self.period.cores_used >= _FULL * self.cores
+
+    @property
+    def gain_of_loop(self) -> float:
+        """What can be gained until the training loop itself limits."""
+        rate = self.period.rate
+        return self.period.loop_capacity / rate if rate else inf
+
+    @property
+    def gain_of_cores(self) -> float:
+        """What can be gained until all cores are in use."""
+        used = self.period.cores_used
+        return max(self.cores / used, 1.0) if used else inf
+
+    def most_workers(self, label: str, workers: int, others: bool = False) -> int:
+        """The most workers that make sense: for a stage that computes, no more than there are cores."""
+        per_worker = max(self.cores_per_worker(label), 1.0)
+        return max(int(self.cores / per_worker + 0.5), workers) if self.on_cpu(label) else 1 << 30
