@@ -19,7 +19,9 @@ from penstock.pipeline import Pipeline
 from penstock.service.broker import Broker, Send
 from penstock.service.flows import Flows, check_served
 from penstock.service.keys import public_keys, read_key
+from penstock.service.ledger import Ledger
 from penstock.service.sockets import Bound, bind_to, zmq_module
+from penstock.service.split import SplitBroker
 
 __all__ = ["Server", "serve"]
 
@@ -205,4 +207,7 @@ def serve(
 
 
 def _broker_of(flows: Flows, mode: str, credit: int, ledger: str | os.PathLike[str] | None) -> BrokerOf:
-    return lambda send, wake: Broker(flows, mode, credit, send, wake)
+    if mode != "split":
+        return lambda send, wake: Broker(flows, mode, credit, send, wake)
+    kept = Ledger(ledger, flows.fingerprint)
+    return lambda send, wake: SplitBroker(flows, kept, credit, send, wake)
