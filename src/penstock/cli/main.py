@@ -12,7 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import demo, explain, write
+from penstock.cli import demo, explain, keygen, serve, write
 from penstock.cli.command import Command, UsageError
 from penstock.errors import PenstockError
 
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS", "build_parser", "main"]
 
-COMMANDS: Mapping[str, Command] = {"demo": demo, "explain": explain, "write": write}
+COMMANDS: Mapping[str, Command] = {
+    "demo": demo,
+    "explain": explain,
+    "keygen": keygen,
+    "serve": serve,
+    "write": write,
+}
 
 
 class _Version(argparse.Action):

@@ -305,11 +305,11 @@ def connect(
     answered for ``timeout_s`` is a `ServiceError`.
     """
     zmq_module()
-    given = [addresses] if isinstance(addresses, str) else list(addresses)
-    if not given or len(set(given)) != len(given):
-        raise PlanError(f"connect() takes one address, or several different ones, got {addresses!r}")
+    given: list[Any] = list(addresses) if isinstance(addresses, (list, tuple)) else [addresses]
     for address in given:
         check_address(address, "connect()")
+    if not given or len(set(given)) != len(given):
+        raise PlanError(f"connect() takes one address, or several different ones, got {addresses!r}")
     if world is not None:
         world = whole_number(world, "connect(world=)", least=1)
     if rank is not None:
@@ -319,6 +319,8 @@ def connect(
     if isinstance(timeout_s, bool) or not timeout_s > 0:
         raise PlanError(f"connect(timeout_s=) must be positive, got {timeout_s!r}")
     path = None if key is None else os.fspath(key)
-    if path is not None:
-        read_key(path)
+    if path is not None and not read_key(path).server:
+        raise PlanError(
+            f"connect(key=): {path} does not name the server; make it with: penstock keygen FILE --server X.pub"
+        )
     return Pipeline(ConnectSource(given, path, rank, world, timeout_s))
