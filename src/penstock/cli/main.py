@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import demo, diagnose, doctor, explain, measure, trace, write
+from penstock.cli import demo, diagnose, doctor, explain, keygen, measure, serve, trace, write
 from penstock.cli.command import Command, UsageError
 from penstock.errors import PenstockError
 
@@ -27,7 +27,9 @@ COMMANDS: Mapping[str, Command] = {
     "diagnose": diagnose,
     "doctor": doctor,
     "explain": explain,
+    "keygen": keygen,
     "measure": measure,
+    "serve": serve,
     "trace": trace,
     "write": write,
 }

@@ -9,14 +9,25 @@ positions are dealt as they always are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.errors import StateMismatch
 from penstock.ops.joint import Joint
 from penstock.ops.op import Key
 from penstock.plan.plan import Indexed, Joined, Plan, Stage
-from penstock.resume.schema import Edge, Front, InputState, Owed, RankState, State, checksum, opened
+from penstock.resume.schema import (
+    Edge,
+    Front,
+    InputState,
+    Owed,
+    RankState,
+    State,
+    checksum,
+    edit_state,
+    opened,
+    plain_data,
+)  # fmt: skip
 
 __all__ = ["check_rank", "for_rank", "is_merged", "merge_states"]
 
@@ -68,6 +79,12 @@ def is_merged(state: Any) -> bool:
 
 def _in_step(states: list[Plain], read: list[State]) -> Plain:
     """Ranks that deliver in step stand at one place."""
+    marks = [_mark(state) for state in read]
+    if any(isinstance(mark, dict) and mark.get("mode") == "split" for mark in marks):
+        return _of_clients(states, read, marks)
+    if all(isinstance(mark, dict) for mark in marks):
+        # What they read goes on elsewhere: what was said of that differs, and the place does not.
+        read = [replace(state, at=None if state.at is None else state.at.front.at) for state in read]  # type: ignore[arg-type]
     for state in read[1:]:
         if (state.epoch, state.at) != (read[0].epoch, read[0].at):
             raise StateMismatch(
@@ -75,6 +92,37 @@ def _in_step(states: list[Plain], read: list[State]) -> Plain:
                 f"{read[0].batch}, and epoch {state.epoch}, batch {state.batch}; save all at one step"
             )
     return states[0]
+
+
+def _mark(state: State) -> Any:
+    """What a stream has saved besides its position."""
+    return None if state.at is None or state.at.front.at is None else state.at.front.own
+
+
+def _of_clients(states: list[Plain], read: list[State], marks: list[Any]) -> Plain:
+    """Clients of one data server, each of which was handed other batches."""
+    begun = [number for number, state in enumerate(read) if state.at is not None]
+    first = begun[0]
+    clients: dict[str, Any] = {}
+    for number in begun:
+        mark, state = marks[number], read[number]
+        edge = state.at
+        if (
+            not isinstance(mark, dict)
+            or mark.get("mode") != "split"
+            or (edge is not None and edge.owed is not None)
+        ):
+            raise StateMismatch("an op behind connect() holds batches that other clients cannot make again")
+        for name in ("ledger", "generation"):
+            if mark.get(name) != marks[first].get(name):
+                raise StateMismatch(f"the states of clients differ in {name!r}; save all of them at one step")
+        if state.epoch != read[first].epoch:
+            raise StateMismatch(
+                f"the states are of epochs {read[first].epoch} and {state.epoch}; save all at one step"
+            )
+        clients |= mark["clients"]
+    merged = replace(read[first].at.front, own=marks[first] | {"clients": clients})  # type: ignore[union-attr]
+    return edit_state(states[first], at=plain_data(Edge(merged)))
 
 
 def _check_complete(states: list[State]) -> None:

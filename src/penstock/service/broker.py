@@ -69,7 +69,7 @@ class Broker:
             session = self.sessions.get(message.session)
             if session is None or session.turn != message.turn or session.identity != identity:
                 if isinstance(message, Want):
-                    self._refuse(identity, message, "unknown", "no such session here; say hello again")
+                    self.refuse(identity, message, "unknown", "no such session here; say hello again")
             elif isinstance(message, Want):
                 self._want(session, message)
             else:
@@ -78,11 +78,11 @@ class Broker:
     def _ask(self, identity: bytes, ask: Ask) -> None:
         if ask.version != protocol.VERSION:
             said = f"the server speaks protocol {protocol.VERSION}, the client {ask.version}; use one release"
-            self._refuse(identity, ask, "version", said)
+            self.refuse(identity, ask, "version", said)
         elif self.draining:
-            self._refuse(identity, ask, "draining", "this server is ending")
+            self.refuse(identity, ask, "draining", "this server is ending")
         elif len(self.sessions) >= MOST_SESSIONS:
-            self._refuse(identity, ask, "busy", f"this server has {MOST_SESSIONS} sessions, and takes no more")
+            self.refuse(identity, ask, "busy", f"this server has {MOST_SESSIONS} sessions, and takes no more")
         else:
             self.say(identity, self.welcome(ask))
 
@@ -95,15 +95,15 @@ class Broker:
                 f"the client goes on with a stream of pipeline {hello.fingerprint}, and this server has pipeline "
                 f"{self.flows.fingerprint}; serve the same pipeline with the same seed"
             )
-            self._refuse(identity, hello, "pipeline", said)
+            self.refuse(identity, hello, "pipeline", said)
         elif hello.step % hello.servers or (
             hello.state and hello.state_at % hello.servers != hello.first % hello.servers
         ):
-            self._refuse(
+            self.refuse(
                 identity, hello, "numbers", f"a step of {hello.step} over {hello.servers} servers makes no sense"
             )
         elif self.draining and hello.session not in self.sessions:
-            self._refuse(identity, hello, "draining", "this server is ending")
+            self.refuse(identity, hello, "draining", "this server is ending")
         else:
             before = self.sessions.pop(hello.session, None)
             session = Session.of(hello, identity, monotonic())
@@ -127,7 +127,7 @@ class Broker:
     def acknowledged(self, session: Session) -> None:
         """The client has said what it has."""
 
-    def _refuse(self, identity: bytes, message: FromClient, code: str, text: str) -> None:
+    def refuse(self, identity: bytes, message: FromClient, code: str, text: str) -> None:
         self.counts["refused"] += code not in ("unknown", "draining")
         self.say(identity, Refused(message.session, message.turn, code, text))
 

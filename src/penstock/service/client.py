@@ -26,6 +26,7 @@ from penstock.service.lane import Arrived, Lane, Plan
 from penstock.service.line import Line
 from penstock.service.protocol import Welcome
 from penstock.service.sockets import check_address, zmq_module
+from penstock.service.split_lane import SplitLane, be_split
 from penstock.sources.source import Opening, StreamSource
 
 __all__ = ["ConnectSource", "connect"]
@@ -82,12 +83,12 @@ class Subscription:
         self._source = source
         self._rank, self._world = rank, world
         self._epoch = opening.epoch
-        self._position = skip
+        self._position = self._start = skip
         self._mark = _checked_mark(opening.mark)
         #: record `_base[0]` of rank 0 is batch `_base[1]`
         self._base = (0, 0)
         self._stopped = False
-        self._mode = ""
+        self._mode = self._ledger = ""
         #: by position: where a lane's part of the served pipeline stood before it
         self._stood: deque[tuple[int, int, int, bytes]] = deque(maxlen=_REMEMBERED)
         self._waited_s = 0.0
@@ -108,6 +109,8 @@ class Subscription:
         """What of this pass the server with this number sends. Called once for each lane, under the line's lock."""
         self._agree(welcome)
         servers = len(self._lanes)
+        if welcome.mode == "split":
+            return self._split_plan(number, welcome)
         first = self._first()
         step = math.lcm(self._world, servers)
         numbers = range(first, first + step, self._world)
@@ -121,10 +124,22 @@ class Subscription:
             self._stood.append((self._position, number, *resume))
         return Plan(self._epoch, found, step, servers, resume)
 
+    def _split_plan(self, number: int, welcome: Welcome) -> Plan:
+        """The server chooses; what clients were handed before is for it to know."""
+        if len(self._lanes) > 1:
+            raise ServiceError(
+                "in mode split one server has the ledger, and this client has several addresses; connect to one"
+            )
+        be_split(self._lanes[number])
+        if not self._mark:
+            return Plan(self._epoch)
+        wanted = {name: self._mark[name] for name in ("ledger", "generation", "clients")}
+        return Plan(self._epoch, resume=(0, json.dumps(wanted, sort_keys=True).encode()))
+
     def _agree(self, welcome: Welcome) -> None:
         """All servers have the same mode and pipeline."""
         if not self._mode:
-            self._mode = welcome.mode
+            self._mode, self._ledger = welcome.mode, welcome.ledger
             if welcome.mode == "each":
                 self._rank, self._world = 0, 1
             self._set_base()
@@ -143,6 +158,8 @@ class Subscription:
                 raise ServiceError(
                     f"the state is of a server in mode {mark['mode']}, and this one is in mode {self._mode}"
                 )
+            return
+        if self._mode == "split":
             return
         record, number = mark["base"]
         if mark["world"] == self._world:
@@ -183,7 +200,7 @@ class Subscription:
                     raise ServiceError(
                         f"the data server at {self._source.label[8:-1]} refuses: {lane.error}"
                     ) from None
-                if lane is not None and lane.inbox:
+                if lane is not None and lane.available:
                     return self._taken(lane, lane.take(), perf_counter() - began)
                 if lane is not None and lane.total is not None:
                     return None
@@ -197,7 +214,7 @@ class Subscription:
         failed = next((lane for lane in self._lanes if lane.error is not None), None)
         if failed is not None or not self._mode:
             return failed
-        return self._lanes[self._first() % len(self._lanes)]
+        return self._lanes[self._first() % len(self._lanes) if self._mode != "split" else 0]
 
     def _taken(self, lane: Lane, arrived: Arrived, waited_s: float) -> Arrived:
         if self._mode != "split" and arrived.number != self._first():
@@ -219,6 +236,8 @@ class Subscription:
         """What is saved besides the position."""
         if not self._mode:
             return None
+        if self._mode == "split":
+            return self._split_mark(position)
         states: dict[str, Any] = {}
         for at, lane, number, state in list(self._stood):
             if at <= position and state:
@@ -226,6 +245,15 @@ class Subscription:
         return {
             "pipeline": self._lanes[0].fingerprint, "mode": self._mode, "base": list(self._base),
             "world": self._world, "at": position, "servers": len(self._lanes), "states": states,
+        }  # fmt: skip
+
+    def _split_mark(self, position: int) -> Any:
+        """How many batches this client was handed, of which ledger."""
+        (lane,) = self._lanes
+        assert isinstance(lane, SplitLane)
+        return {
+            "mode": "split", "pipeline": lane.fingerprint, "ledger": self._ledger, "generation": lane.generation,
+            "clients": {lane.token.hex(): position - self._start},
         }  # fmt: skip
 
     def stop(self) -> None:
@@ -244,6 +272,11 @@ def _checked_mark(mark: Any) -> Mapping[str, Any]:
     if mark is None:
         return {}
     try:
+        if mark["mode"] == "split":
+            counts = [whole_number(one, "clients") for one in mark["clients"].values()]
+            if not counts or not isinstance(mark["ledger"], str) or whole_number(mark["generation"], "it") < 0:
+                raise ValueError("its entries make no sense")
+            return dict(mark)
         base = tuple(whole_number(one, "base") for one in mark["base"])
         numbers = [whole_number(mark[name], name) for name in ("world", "at", "servers")]
         sound = len(base) == 2 and numbers[0] > 0 and isinstance(mark["mode"], str) and base[0] <= mark["at"]
@@ -272,11 +305,11 @@ def connect(
     answered for ``timeout_s`` is a `ServiceError`.
     """
     zmq_module()
-    given = [addresses] if isinstance(addresses, str) else list(addresses)
-    if not given or len(set(given)) != len(given):
-        raise PlanError(f"connect() takes one address, or several different ones, got {addresses!r}")
+    given: list[Any] = list(addresses) if isinstance(addresses, (list, tuple)) else [addresses]
     for address in given:
         check_address(address, "connect()")
+    if not given or len(set(given)) != len(given):
+        raise PlanError(f"connect() takes one address, or several different ones, got {addresses!r}")
     if world is not None:
         world = whole_number(world, "connect(world=)", least=1)
     if rank is not None:
@@ -286,6 +319,8 @@ def connect(
     if isinstance(timeout_s, bool) or not timeout_s > 0:
         raise PlanError(f"connect(timeout_s=) must be positive, got {timeout_s!r}")
     path = None if key is None else os.fspath(key)
-    if path is not None:
-        read_key(path)
+    if path is not None and not read_key(path).server:
+        raise PlanError(
+            f"connect(key=): {path} does not name the server; make it with: penstock keygen FILE --server X.pub"
+        )
     return Pipeline(ConnectSource(given, path, rank, world, timeout_s))

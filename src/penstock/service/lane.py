@@ -112,6 +112,11 @@ class Lane:
         return 0 if self.welcome is None else max(self.welcome.credit - len(self.inbox), 0)
 
     @property
+    def available(self) -> int:
+        """How many batches the loop may take."""
+        return len(self.inbox)
+
+    @property
     def owes_credit(self) -> bool:
         """Enough room was made for it to be worth a message."""
         return self._ready and 4 * (self.came + self.room - self._given) >= self.room > 0

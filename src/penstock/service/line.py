@@ -80,9 +80,7 @@ class Line:
         except BaseException as exc:
             self.error = exc
         finally:
-            for socket in self._sockets:
-                socket.close()
-            context.term()
+            context.destroy(linger=200)
             with self.changed:
                 self.changed.notify_all()
 

@@ -124,6 +124,8 @@ class Ready(_Message, tag=22):
     session: _Token
     turn: _Count
     kept: _Numbers = ()
+    #: of the ledger
+    generation: _Count = 0
 
 
 class Refused(_Message, tag=18):

@@ -19,7 +19,9 @@ from penstock.pipeline import Pipeline
 from penstock.service.broker import Broker, Send
 from penstock.service.flows import Flows, check_served
 from penstock.service.keys import public_keys, read_key
+from penstock.service.ledger import Ledger
 from penstock.service.sockets import Bound, bind_to, zmq_module
+from penstock.service.split import SplitBroker
 
 __all__ = ["Server", "serve"]
 
@@ -56,7 +58,7 @@ class Server:
         self._broker: Broker = broker_of(self._send, self._wake)
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._hurried = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="penstock-service", daemon=True)
         self._thread.start()
@@ -78,9 +80,14 @@ class Server:
         """Take no new clients, and wait until those that are there have read their epoch; whether they have."""
         self._broker.draining = True
         end = monotonic() + timeout_s
-        while self._broker.sessions and not self._closing.is_set() and monotonic() < end:
-            self._closing.wait(0.05)
+        while self._broker.sessions and not self._hurried and monotonic() < end:
+            if self._closing.wait(0.05):
+                break
         return not self._broker.sessions
+
+    def hurry(self) -> None:
+        """Have `drain` wait no longer. May be called by the handler of a signal."""
+        self._hurried = True
 
     def close(self) -> None:
         """End the sessions and the workers. Closing twice is the same as once."""
@@ -205,4 +212,7 @@ def serve(
 
 
 def _broker_of(flows: Flows, mode: str, credit: int, ledger: str | os.PathLike[str] | None) -> BrokerOf:
-    return lambda send, wake: Broker(flows, mode, credit, send, wake)
+    if mode != "split":
+        return lambda send, wake: Broker(flows, mode, credit, send, wake)
+    kept = Ledger(ledger, flows.fingerprint)
+    return lambda send, wake: SplitBroker(flows, kept, credit, send, wake)

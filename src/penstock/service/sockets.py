@@ -84,12 +84,12 @@ class Bound:
 
     def __init__(self, address: str, key: Key | None, allow: Sequence[str]) -> None:
         zmq = self._zmq = zmq_module()
+        self._allowed = {_raw(one) for one in allow}
         self._context = zmq.Context()
         _count_server(1)
         self.refused_keys = 0
         self.failed_handshakes = 0
         self.zap: Any = None
-        self._allowed = {_raw(zmq, one) for one in allow}
         self.socket = self._context.socket(zmq.ROUTER)
         self.monitor = self.socket.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -179,17 +179,12 @@ def dial(context: Any, address: str, key: Key | None) -> Any:
     socket.setsockopt(zmq.RECONNECT_IVL, 50)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     if key is not None:
-        if not key.server:
-            raise PlanError(
-                "connect(key=): the key file does not name the server; make it with: "
-                "penstock keygen NAME --server SERVER.pub"
-            )
         socket.curve_serverkey = key.server.encode()
         socket.curve_secretkey, socket.curve_publickey = key.secret.encode(), key.public.encode()
     socket.connect(address)
     return socket
 
 
-def _raw(zmq: Any, public: str) -> bytes:
-    decoded: bytes = zmq.utils.z85.decode(public.encode("ascii"))
+def _raw(public: str) -> bytes:
+    decoded: bytes = import_module("zmq.utils.z85").decode(public.encode("ascii"))
     return decoded

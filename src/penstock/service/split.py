@@ -1,0 +1,217 @@
+"""Mode "split", the server's side: every batch goes to exactly one client, to whoever has credit.
+
+A batch that was sent is *leased* to its client. Once acknowledged it is *handed*: it is entered in the ledger, and
+then the client is told so. What a client had not acknowledged when it left or fell silent goes to others. A client
+that comes back claims what it still has, and is told which of that it was handed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any
+
+from penstock.service.broker import Broker, Send
+from penstock.service.flows import Flows
+from penstock.service.ledger import Ledger, Refusal
+from penstock.service.protocol import Ask, Hello, Ready, Welcome
+from penstock.service.run import Item, Run
+from penstock.service.session import Session
+
+__all__ = ["SplitBroker"]
+
+#: clients that live say so within this time
+_SIGN_OF_LIFE_S = 1.2
+
+
+class _Board:
+    """The batches of one epoch that are under way."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        #: batches that came back, the lowest first
+        self.returned: list[int] = []
+        #: the next batch of the run to look at
+        self.fresh = run.first
+        #: states of the pipeline that wait until all before them is handed
+        self.states: list[tuple[int, bytes]] = []
+
+
+class SplitBroker(Broker):
+    """Batches by demand, and the ledger of who was handed them."""
+
+    def __init__(self, flows: Flows, ledger: Ledger, credit: int, send: Send, wake: Callable[[], None]) -> None:
+        super().__init__(flows, "split", credit, send, wake)
+        self.ledger = ledger
+        self._boards: dict[int, _Board] = {}
+        #: clients that want to go on from states, and when they first said so
+        self._asked: dict[bytes, float] = {}
+
+    def welcome(self, ask: Ask) -> Welcome:
+        return Welcome(ask.session, ask.turn, self.mode, self.flows.fingerprint, self.credit, self.ledger.id)
+
+    # ------------------------------------------------------------------ sessions
+
+    def open(self, session: Session, before: Session | None, hello: Hello) -> None:
+        if before is not None:
+            self._give_back(before)
+        if hello.first or hello.step != 1 or hello.servers != 1:
+            self._turn_away(session, hello, "numbers", "in mode split one server chooses the batches")
+            return
+        if hello.state and before is None and not self._resumed(session, hello):
+            return
+        kept = self.ledger.has(hello.epoch, session.token.hex(), hello.claims)
+        session.run = self._board(session.epoch).run
+        self.say(session.identity, Ready(session.token, session.turn, tuple(kept), self.ledger.generation))
+
+    def _turn_away(self, session: Session, hello: Hello, code: str, text: str) -> None:
+        self.sessions.pop(session.token, None)
+        self.refuse(session.identity, hello, code, text)
+        self.sweep()
+
+    def _resumed(self, session: Session, hello: Hello) -> bool:
+        """Go on from the states of all clients, unless another of them has done so already."""
+        try:
+            wanted: Mapping[str, Any] = json.loads(hello.state)
+            kept = {str(client): int(count) for client, count in wanted["clients"].items()}
+            generation, ledger = int(wanted["generation"]), str(wanted["ledger"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self._turn_away(session, hello, "state", "the state makes no sense")
+            return False
+        if ledger != self.ledger.id:
+            said = "the state is of another ledger; serve with the ledger= file that was in use when it was saved"
+            self._turn_away(session, hello, "state", said)
+            return False
+        origin = hashlib.blake2b(hello.state + str(hello.epoch).encode(), digest_size=8).hexdigest()
+        others = [one for one in self.sessions.values() if one.token != session.token]
+        if others:
+            # They may be those that died with this one, and not be missed yet.
+            asked = self._asked.setdefault(session.token, monotonic())
+            if monotonic() - asked < _SIGN_OF_LIFE_S:
+                self._turn_away(session, hello, "busy", "waiting for a sign of life of the other clients")
+                return False
+            living = [one for one in others if one.heard > asked]
+            if living and origin == self.ledger.origin:
+                return True
+            if living:
+                self._turn_away(session, hello, "busy", "other clients are reading, and have not gone back")
+                return False
+            for one in others:
+                self.leave(one)
+        try:
+            self._boards.clear()
+            self.ledger.roll_back(hello.epoch, generation, kept, origin)
+        except Refusal as exc:
+            self._turn_away(session, hello, "state", str(exc))
+            return False
+        self._asked.clear()
+        return True
+
+    def leave(self, session: Session) -> None:
+        self._give_back(session)
+        super().leave(session)
+        self._deal(session.epoch)
+
+    def _give_back(self, session: Session) -> None:
+        """What was leased to a session goes to others."""
+        board = self._boards.get(session.epoch)
+        if board is not None:
+            for number in session.leased:
+                heapq.heappush(board.returned, number)
+        session.leased.clear()
+
+    def sweep(self) -> None:
+        super().sweep()
+        for epoch, board in list(self._boards.items()):
+            if board.run not in self.runs:
+                del self._boards[epoch]
+
+    def _board(self, epoch: int) -> _Board:
+        board = self._boards.get(epoch)
+        if board is None:
+            entries = self.ledger.entries(epoch)
+            board = self._boards[epoch] = _Board(self.start(epoch, (0, 1), entries.low, entries.state))
+        return board
+
+    # ------------------------------------------------------------------ batches
+
+    def acknowledged(self, session: Session) -> None:
+        recorded = session.sent - len(session.leased)
+        count = session.acknowledged - recorded
+        if count <= 0:
+            return
+        numbers = [session.leased.popleft() for _ in range(count)]
+        self.ledger.hand(session.epoch, session.token.hex(), numbers)
+        board = self._boards[session.epoch]
+        for number in numbers:
+            board.run.drop(number)
+        low = self.ledger.entries(session.epoch).low
+        passed = [one for one in board.states if one[0] <= low]
+        if passed:
+            self.ledger.stand(session.epoch, *passed[-1])
+            board.states = [one for one in board.states if one[0] > low]
+
+    def pump(self, session: Session) -> None:
+        self._deal(session.epoch)
+
+    def made(self) -> None:
+        for epoch in list(self._boards):
+            self._deal(epoch)
+
+    def _deal(self, epoch: int) -> None:
+        """Give what is there to those who have credit, the one with the least first."""
+        board = self._boards.get(epoch)
+        if board is None:
+            return
+        readers = [one for one in self.sessions.values() if one.run is board.run and not one.over]
+        hungry = [one for one in readers if one.has_credit]
+        while hungry:
+            item = self._next(board, epoch)
+            if item is None:
+                break
+            session = min(hungry, key=lambda one: len(one.leased))
+            session.leased.append(item.number)
+            self.post(session, item)
+            hungry = [one for one in hungry if one.has_credit]
+        if board.run.failure is not None and hungry:
+            for session in hungry:
+                self.fail(session, board.run)
+        elif hungry:
+            board.run.allow(board.fresh + sum(one.batches - one.sent for one in hungry))
+        total = board.run.total
+        if total is not None and self.ledger.entries(epoch).count >= total:
+            for session in readers:
+                self.finish(session, total)
+
+    def _next(self, board: _Board, epoch: int) -> Item | None:
+        while board.returned:
+            item = board.run.item(heapq.heappop(board.returned))
+            if item is not None:
+                return item
+        entries = self.ledger.entries(epoch)
+        while board.fresh < board.run.made:
+            item = board.run.item(board.fresh)
+            board.fresh += 1
+            if item is None:
+                continue
+            if item.state:
+                board.states.append((item.number + 1, item.state))
+            if item.number in entries:
+                board.run.drop(item.number)
+                continue
+            return item
+        return None
+
+    def close(self) -> None:
+        super().close()
+        self.ledger.close()
+
+    def stats(self) -> dict[str, float]:
+        found = super().stats()
+        found["server.handed"] = sum(entries.count for entries in self.ledger.epochs.values())
+        found["server.leased"] = sum(len(one.leased) for one in list(self.sessions.values()))
+        found["server.generation"] = self.ledger.generation
+        return found

@@ -1,0 +1,282 @@
+"""Who is let in, what strangers can do, and what is never done with what they send."""
+
+import ast
+import json
+import os
+import random
+import socket
+import stat
+import struct
+from pathlib import Path
+
+import pytest
+import zmq
+from tests import nursery
+from tests.cases import for_each
+from tests.random_examples import seeds
+from tests.runtime.process_helpers import await_true
+from tests.service.served import HERE, locally, pipeline, seen, server_process
+
+import penstock as ps
+from penstock.service import protocol
+from penstock.service.keys import make_key, public_keys, read_key
+from penstock.service.sockets import is_local
+
+ROOT = Path(ps.__file__).parent
+
+
+# ---------------------------------------------------------------------- where it binds
+
+
+@for_each(
+    "address", ["tcp://0.0.0.0:5557", "tcp://*:5557", "tcp://10.1.2.3:5557", "tcp://[::]:5557", "tcp://host:1"]
+)
+def test_binding_elsewhere_without_keys_is_refused(address):
+    with pytest.raises(ps.PlanError, match=r"give key= and allow=, or say insecure=True"):
+        ps.serve(pipeline(), address)
+
+
+@for_each(
+    "address", ["tcp://127.0.0.1:0", "tcp://127.8.9.1:1", "tcp://[::1]:5", "tcp://localhost:1", "ipc:///tmp/x"]
+)
+def test_this_machine_alone_needs_no_keys(address):
+    assert is_local(address)
+
+
+@for_each("address", ["5557", "http://127.0.0.1:1", "tcp://127.0.0.1", "ipc://", 5557, None, "tcp://a:b"])
+def test_an_address_that_makes_no_sense_is_a_plan_error(address):
+    with pytest.raises(ps.PlanError, match="an address is tcp://host:port or ipc:///path"):
+        ps.serve(pipeline(), address)
+    with pytest.raises(ps.PlanError):
+        ps.connect(address)
+
+
+def test_an_address_in_use_is_named():
+    with ps.serve(pipeline(), HERE) as server, pytest.raises(ps.ServiceError, match=server.address):
+        ps.serve(pipeline(), server.address)
+
+
+def test_a_unix_socket_serves(tmp_path):
+    with ps.serve(pipeline(), f"ipc://{tmp_path}/socket", mode="shard") as server:
+        assert seen(ps.connect(server.address)) == locally(pipeline())[0]
+
+
+@for_each(
+    "options, why",
+    [
+        ({"mode": "all"}, "takes 'split', 'shard' or 'each'"),
+        ({"mode": "shard", "ledger": "x"}, "ledger=. is for mode 'split'"),
+        ({"credit": 0}, "credit="),
+        ({"allow": ["x" * 40]}, "needs key="),
+        ({"allow": "x" * 40}, "takes a list"),
+    ],
+)
+def test_what_makes_no_sense_is_a_plan_error(options, why):
+    with pytest.raises(ps.PlanError, match=why):
+        ps.serve(pipeline(), HERE, **options)
+
+
+def test_a_thing_that_is_no_pipeline_is_not_served():
+    with pytest.raises(ps.PlanError, match="takes a Pipeline, got list"):
+        ps.serve([1, 2], HERE)
+
+
+@for_each("options", [{"rank": 0}, {"rank": 2, "world": 2}, {"timeout_s": 0}, {"world": 0, "rank": 0}])
+def test_a_connection_that_makes_no_sense_is_a_plan_error(options):
+    with pytest.raises(ps.PlanError):
+        ps.connect("tcp://127.0.0.1:1", **options)
+
+
+# ---------------------------------------------------------------------- keys
+
+
+@pytest.fixture
+def keys(tmp_path):
+    make_key(tmp_path / "server.key")
+    for name in ("alice", "mallory"):
+        make_key(tmp_path / f"{name}.key", tmp_path / "server.key.pub")
+    make_key(tmp_path / "other.key")
+    make_key(tmp_path / "misled.key", tmp_path / "other.key.pub")
+    return tmp_path
+
+
+def test_keys_are_in_files_that_only_their_owner_can_read(keys):
+    assert stat.S_IMODE(os.stat(keys / "server.key").st_mode) == 0o600
+    key = read_key(keys / "server.key")
+    assert public_keys([keys / "server.key.pub"]) == public_keys([key.public]) == [key.public]
+    assert key.secret not in repr(key)
+    with pytest.raises(ps.ServiceError, match="never overwritten"):
+        make_key(keys / "server.key")
+    os.chmod(keys / "server.key", 0o644)
+    with pytest.raises(ps.ServiceError, match="mode 0644"):
+        ps.serve(pipeline(), HERE, key=keys / "server.key", allow=[keys / "alice.key.pub"])
+
+
+def test_only_listed_keys_are_let_in_and_others_are_counted(keys):
+    options = {"mode": "shard", "key": keys / "server.key", "allow": [keys / "alice.key.pub"]}
+    with ps.serve(pipeline(), HERE, **options) as server:
+        assert seen(ps.connect(server.address, key=keys / "alice.key")) == locally(pipeline())[0]
+        for key, count in (
+            ("mallory", "refused_keys"),
+            ("misled", "failed_handshakes"),
+            (None, "failed_handshakes"),
+        ):
+            before = server.stats()[f"server.{count}"]
+            path = None if key is None else keys / f"{key}.key"
+            with pytest.raises(ps.ServiceError, match="has not answered"):
+                list(ps.connect(server.address, key=path, timeout_s=0.3))
+            await_true(lambda n=f"server.{count}", b=before: server.stats()[n] > b, f"count of {key}")
+        assert server.stats()["server.sessions"] == 1
+        assert seen(ps.connect(server.address, key=keys / "alice.key")) == locally(pipeline())[0]
+
+
+def test_keys_without_a_list_are_refused(keys):
+    with pytest.raises(ps.PlanError, match="would let any key in"):
+        ps.serve(pipeline(), HERE, key=keys / "server.key")
+    with pytest.raises(ps.PlanError, match="does not name the server"):
+        ps.connect("tcp://127.0.0.1:1", key=keys / "server.key")
+
+
+# ---------------------------------------------------------------------- strangers at the port
+
+
+def greeting(mechanism=b"NULL"):
+    return b"\xff" + bytes(8) + b"\x7f\x03\x00" + mechanism.ljust(20, b"\0") + bytes(32)
+
+
+READY = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+
+
+def test_strangers_at_the_port_cost_nothing():
+    """Half-open connections, noise, and a frame that says that it has 4 GiB."""
+    with server_process(mode="shard") as process:
+        host, port = process.address.removeprefix("tcp://").split(":")
+        idle = [socket.create_connection((host, int(port))) for _ in range(100)]
+        for number, one in enumerate(idle):
+            if number % 3 == 0:
+                one.sendall(os.urandom(200))
+            elif number % 3 == 1:
+                one.sendall(
+                    greeting() + bytes([4, len(READY)]) + READY + b"\x02" + struct.pack(">Q", 4 << 30) + b"x" * 100
+                )
+        assert seen(ps.connect(process.address)) == locally(pipeline())[0]
+        for one in idle:
+            one.close()
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        peak_kb = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+        assert peak_kb < 1_000_000
+        assert process.stats()["server.failed_handshakes"] > 0
+
+
+@pytest.mark.soak
+def test_five_hundred_half_open_connections_cost_nothing():
+    with server_process(mode="shard") as process:
+        host, port = process.address.removeprefix("tcp://").split(":")
+        idle = [socket.create_connection((host, int(port))) for _ in range(500)]
+        assert seen(ps.connect(process.address)) == locally(pipeline())[0]
+        for one in idle:
+            one.close()
+
+
+@for_each("seed", seeds(1))
+@pytest.mark.fuzz
+def test_mutated_messages_reach_a_server_and_it_goes_on(seed):
+    draw = random.Random(seed)
+    token = bytes(16)
+    good = [
+        protocol.Ask(protocol.VERSION, token, 1),
+        protocol.Hello(token, 1, 0, 3, 2, 1, "", 5, b'{"version": 2}'),
+        protocol.Hello(token, 1, 1 << 60, 1 << 60, 1 << 30, 1, "", 0, b"", (1, 2)),
+        protocol.Want(token, 1, 5, 1 << 60, 1 << 60),
+        protocol.Bye(token, 1),
+    ]
+    for mode in ("shard", "split"):
+        with ps.serve(pipeline(), HERE, mode=mode) as server, zmq.Context() as context:
+            stranger = context.socket(zmq.DEALER)
+            stranger.linger = 0
+            stranger.connect(server.address)
+            for _ in range(300):
+                frame = bytearray(protocol.encode(draw.choice(good)))
+                for _ in range(draw.choice((0, 1, 1, 3))):
+                    frame[draw.randrange(len(frame))] = draw.choice((0, 0x7F, 0xC0, 0xDF, draw.randrange(256)))
+                stranger.send_multipart([bytes(frame)] + [b"more"] * draw.choice((0, 0, 0, 1)))
+            await_true(lambda s=server: s.stats()["server.malformed"] > 30, "what is malformed")
+            stranger.close()
+            assert seen(ps.connect(server.address)) or mode == "split"
+
+
+# ---------------------------------------------------------------------- what is never done
+
+
+#: what strangers' bytes go through
+DOOR = [*sorted((ROOT / "service").glob("*.py")), ROOT / "memory" / "network.py", ROOT / "memory" / "scan.py"]
+
+
+@for_each("path", DOOR)
+def test_nothing_at_the_door_can_run_code(path):
+    """No pickle, eval, exec or import by a name that somebody sends; no arrays of objects."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+            assert not names & {"pickle", "cloudpickle", "marshal", "shelve", "dill", "code", "runpy"}, path.name
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
+            assert getattr(node.func, "id", "") not in {"eval", "exec", "compile", "__import__"}, path.name
+            assert name not in {"recv_pyobj", "send_pyobj", "fromstring", "set_string_function"}, path.name
+            if name == "import_module":
+                assert all(isinstance(argument, ast.Constant) for argument in node.args), path.name
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            raise AssertionError(path.name)
+
+
+def test_decoding_imports_and_runs_nothing():
+    """Python itself says so, by its audit events, while mutated messages and batches are decoded."""
+    code = """
+import random, sys
+import numpy as np
+from penstock.errors import CodecError
+from penstock.memory.network import decode, layout_of
+from penstock.memory.scan import DOOR
+from penstock.service import protocol
+layout = layout_of({"x": np.arange(10), "name": ["a", b"b" * 3000, (1.5, None)]}, in_frames=True)
+frames = [bytearray(one) for one in layout.frames()]
+token = bytes(16)
+words = [protocol.encode(one) for one in (protocol.Ask(1, token, 0), protocol.Batch(token, 0, 1, 2, b"{}"))]
+draw = random.Random(5)
+def all_of_it():
+    for number in range(3000):
+        header = bytearray(draw.choice([layout.header, layout.header, *words]))
+        for _ in range(draw.randrange(4)):
+            header[draw.randrange(len(header))] = draw.randrange(256)
+        for tried in (lambda: decode(header, frames, DOOR), lambda: protocol.decode_from_client([header]),
+                      lambda: protocol.decode_from_server([header, b""])):
+            try:
+                tried()
+            except (CodecError, protocol.Malformed):
+                pass
+all_of_it()
+seen = set()
+armed = False
+sys.addaudithook(lambda event, args: armed and seen.add(event))
+armed = True
+all_of_it()
+armed = False
+print(sorted(one for one in seen if one.split(".")[0] in
+      {"import", "exec", "compile", "pickle", "marshal", "os", "subprocess", "open", "socket", "ctypes"}))
+"""
+    done = nursery.run(code)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_failure_reaches_clients_as_a_code(caplog):
+    secret = "the password is swordfish"
+
+    def fails(i):
+        raise RuntimeError(secret)
+
+    failed = pytest.raises(ps.ServiceError, match="raised RuntimeError")
+    with ps.serve(ps.from_sequence(range(3)).map(fails), HERE, mode="shard") as server, failed as caught:
+        list(ps.connect(server.address))
+    assert secret not in str(caught.value)
+    assert secret in caplog.text
+    assert json.dumps(server.stats())
