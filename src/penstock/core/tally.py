@@ -25,6 +25,7 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
         for key in _SUMS:
             out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + getattr(lane.counters, key)
         out[f"{name}.occupancy"] = lane.counters.occupancy
+        out[f"{name}.fill"] = lane.fill
         out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
         for step in lane.stage.steps:
             out |= {f"{step.key}.{key}": value for key, value in step.op.counted().items()}
