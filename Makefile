@@ -11,6 +11,7 @@ LIGHT := $(VENV)/.light
 FULL  := $(VENV)/.full
 STORES := $(VENV)/.stores
 INTEGRATIONS := $(VENV)/.integrations
+BROWSER := $(VENV)/.browser
 
 SEED  := $(or $(PENSTOCK_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 TIMES := $(or $(PENSTOCK_TIMES),20)
@@ -18,15 +19,15 @@ TIMES := $(or $(PENSTOCK_TIMES),20)
 # Files with tests that run alone: to collect all others would take as long as to run these.
 ALONE  = $(shell grep -rl --include='*.py' 'pytest.mark.alone' tests)
 
-# What needs a server, other frameworks or a GPU has a target of its own.
-ELSEWHERE := stores and not integrations and not gpu
+# What needs a server, other frameworks, a browser or a GPU has a target of its own.
+ELSEWHERE := stores and not integrations and not gpu and not browser
 
 # Tests start hundreds of interpreters; without bytecode each would compile penstock anew, which doubles its start.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-stores test-integrations test-gpu soak fuzz lint bench clean
+.PHONY: help demo test test-stores test-integrations test-browser test-gpu soak fuzz lint bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' $(MAKEFILE_LIST)
@@ -44,6 +45,10 @@ test-stores: $(STORES)  ## tests against a local S3 server
 
 test-integrations: $(INTEGRATIONS)  ## tests with torch, JAX and training frameworks, as they are
 	$(BIN)/python -m pytest -m integrations $(ARGS)
+
+# Needs chromium and its driver; on Debian: apt-get install chromium chromium-driver
+test-browser: $(BROWSER)  ## tests of the page in a real browser
+	$(BIN)/python -m pytest -m browser $(ARGS)
 
 test-gpu: $(FULL)  ## tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
@@ -91,4 +96,8 @@ $(STORES): $(FULL) requirements-stores.txt
 # torch first: what depends on it must not bring in another build.
 $(INTEGRATIONS): $(FULL) requirements-integrations.txt
 	$(PIP) -r requirements-integrations.txt
+	@touch $@
+
+$(BROWSER): $(FULL) requirements-browser.txt
+	$(PIP) -r requirements-browser.txt
 	@touch $@

@@ -50,6 +50,7 @@ LAYERS = [
     ["ops.read"],
     ["ops", "sources", "executors", "devices"],
     ["stats"],
+    ["dashboard"],
     ["plan"],
     ["resume"],
     ["program"],
@@ -67,7 +68,7 @@ LAYERS = [
 CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*", "devices.*"])
 
 #: one subject in several files: they may import each other, without a cycle
-SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
+SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats", "dashboard"}
 SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "frameworks", "measuring", "service"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an

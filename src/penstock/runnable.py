@@ -74,6 +74,7 @@ class Runnable(Generic[T]):
         timeout_s: float | None = None,
         max_errors: float | None = None,
         report_s: float | None = None,
+        dashboard: bool | int | None = None,
     ) -> Loader[T]:
         """A loader that runs this pipeline, epoch after epoch.
 
@@ -87,7 +88,9 @@ class Runnable(Generic[T]):
         that stages with ``workers="auto"`` may use in all. A batch that does not come within
         ``timeout_s`` raises ``ps.StageTimeout``. ``max_errors`` (a count, or a share below 1) ends a run
         with too many failing samples. ``report_s=60`` logs a line (`logging`, "penstock") after every 60 s in which
-        the training loop has waited for data.
+        the training loop has waited for data. ``dashboard=True`` serves a page on this machine that shows the run
+        while it goes on, and prints its address; a number is its port. ``PENSTOCK_DASHBOARD=1`` does so for loaders
+        that say nothing.
         """
         return Loader(
             self,
@@ -103,6 +106,7 @@ class Runnable(Generic[T]):
             timeout_s=timeout_s,
             max_errors=max_errors,
             report_s=report_s,
+            dashboard=dashboard,
         )
 
     def __iter__(self) -> Iterator[T]:

@@ -118,6 +118,11 @@ class Lane:
             fill = held / self._room if held < self._room else 1.0
             counters.advance(now, cap - busy if busy < cap else 0, busy, fill)
 
+    @property
+    def fill(self) -> float:
+        """The share of its room that finished work takes now."""
+        return min((self.held if self.bound_samples is None else self.held_samples) / self._room, 1.0)
+
 
 class Job:
     """A ticket on its way: begun, perhaps paused, in the end done."""

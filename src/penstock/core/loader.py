@@ -73,6 +73,7 @@ class Loader(Views, Adapters[T]):
         max_errors: float | None = None,
         report_s: float | None = None,
         world: World | None = None,
+        dashboard: bool | int | None = None,
     ) -> None:
         for given, name in ((timeout_s, "timeout_s"), (cpus, "cpus"), (report_s, "report_s")):
             check_positive(given, f"loader({name}=)")
@@ -115,6 +116,7 @@ class Loader(Views, Adapters[T]):
         weakref.finalize(self, self._engine.finalizer()).atexit = False
         if state is not None:
             self.load_state_dict(state)
+        self._show(dashboard)
 
     # ------------------------------------------------------------------ reading
 
@@ -439,6 +441,7 @@ class Loader(Views, Adapters[T]):
         finally:
             self._engine.close()
             self._staging.close()
+            self._hide()
 
     def once(self, then: Callable[[], None] | None = None) -> Iterator[T]:
         """One epoch, and the end of the loader with it.

@@ -42,6 +42,7 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
             if number in titles:
                 out |= {f"{name}.op.{titles[number]}.{key}": value for key, value in times.figures().items()}
         out[f"{name}.occupancy"] = lane.counters.occupancy
+        out[f"{name}.fill"] = lane.fill
         out[f"{name}.workers"] = min(lane.cap, lane.crew.size)
         for step in lane.stage.steps:
             if step.op.moves is not None:

@@ -1,10 +1,11 @@
-"""What a user may ask a loader about its run: counters, diagnosis, plan, errors, traces."""
+"""What a user may ask a loader about its run: counters, diagnosis, plan, errors, traces, metrics and a page."""
 
 from __future__ import annotations
 
 import gzip
 import os
 import warnings
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,14 @@ from penstock.checks import whole_number
 from penstock.core.engine import Engine
 from penstock.core.error_log import ErrorLog
 from penstock.core.observer import Observer
-from penstock.core.witness import Tracing, join, part
+from penstock.core.witness import Timing, Tracing, join, part
+from penstock.core.workers import LOCK, nested
 from penstock.errors import PenstockError, PlanError
+from penstock.lazy import named
 from penstock.plan.explain import Explanation
 from penstock.program.chunk import ErrorRecord
 from penstock.program.folder_cache import folder_notes
+from penstock.stats.export import prometheus
 from penstock.stats.trace import Recording
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ class Views:
     _seed: int
     _isolated: bool
     _tracing = False
+    _timing: Timing | None = None
+    _dashboard: Any = None
 
     def stats(self) -> dict[str, float]:
         """Counters as a flat dict of numbers; see the page on stats for their names."""
@@ -99,6 +105,49 @@ class Views:
             self._tracing = False
             _write(recording, target, perf_counter(), _UNSEEN if self._isolated else "")
 
+    def prometheus(self, **labels: str) -> str:
+        """The counters in the text format of Prometheus, with histograms of how long tickets and waits took.
+
+        Histograms count from the first call on. `labels` are added to every line, such as ``rank="0"``.
+
+        >>> import penstock as ps
+        >>> with ps.from_sequence(range(4)).batch(2).loader() as loader:
+        ...     batches = list(loader)
+        ...     print(loader.prometheus(rank="0").splitlines()[2])
+        penstock_samples_total{rank="0"} 4
+        """
+        timing = self._timed()
+        labels_of = [stage.label for stage in self._engine.plan.stages]
+        with LOCK:
+            return prometheus(self.stats(), labels_of, timing.tickets, timing.waits, labels)
+
+    def _timed(self) -> Timing:
+        """How long tickets and waits take, counted from now on if they were not before."""
+        if self._timing is None:
+            self._timing = Timing()
+            join(self._engine, self._timing)
+        return self._timing
+
+    @property
+    def dashboard_url(self) -> str | None:
+        """The page of ``loader(dashboard=True)``, with its token; None if there is none."""
+        return None if self._dashboard is None else self._dashboard.notice.url
+
+    def _show(self, dashboard: bool | int | None) -> None:
+        """Serve the page, if it is wanted: by the argument, or by PENSTOCK_DASHBOARD where that says nothing."""
+        port = _wanted(dashboard)
+        if port is None:
+            return
+        self._timed()
+        feed = named("penstock.dashboard.feed:Feed")(weakref.ref(self))
+        self._dashboard = named("penstock.dashboard.server:Dashboard")(feed, port)
+        weakref.finalize(self, self._dashboard.stop)
+
+    def _hide(self) -> None:
+        """The page ends."""
+        if self._dashboard is not None:
+            self._dashboard.close()
+
 
 def _write(recording: Recording, target: Path, ended: float, note: str) -> None:
     """Write a trace; the file is there as a whole or not at all."""
@@ -122,3 +171,17 @@ def _write(recording: Recording, target: Path, ended: float, note: str) -> None:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+def _wanted(dashboard: bool | int | None) -> int | None:
+    """The port of the page, 0 for any; None if there is to be no page."""
+    if dashboard is None:
+        said = os.environ.get("PENSTOCK_DASHBOARD", "")
+        if said in ("", "0") or nested():
+            return None
+        if not said.isdecimal():
+            raise PlanError(f"PENSTOCK_DASHBOARD is {said!r}; set it to 1 for a page on a free port, or to a port")
+        dashboard = said == "1" or int(said)
+    if dashboard is False:
+        return None
+    return 0 if dashboard is True else whole_number(dashboard, "loader(dashboard=)", least=1)

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from penstock.core.lane import Job, Lane, Pull
 from penstock.core.workers import LOCK
+from penstock.stats.histogram import Histogram
 from penstock.stats.trace import LOOP_TRACK, Recording
 
-__all__ = ["Tracing", "Witness", "join", "part"]
+__all__ = ["Timing", "Tracing", "Witness", "join", "part"]
 
 
 class Witness(Protocol):
@@ -102,3 +103,22 @@ class Tracing:
             if self._held.get(lane.number) != held:
                 self._held[lane.number] = held
                 self._recording.level(lane.stage.label, now, held)
+
+
+class Timing:
+    """Counts how long tickets and waits take, from the moment when somebody has asked for it first."""
+
+    def __init__(self) -> None:
+        self.tickets: dict[str, Histogram] = {}
+        self.waits = Histogram()
+
+    def ticket(self, job: Job | Pull, worker: Any, samples: int) -> None:
+        if isinstance(job, Job):
+            label = job.stage_run.lane.stage.label
+            histogram = self.tickets.get(label)
+            if histogram is None:
+                histogram = self.tickets[label] = Histogram()
+            histogram.add(job.seconds)
+
+    def waited(self, began: float, ended: float) -> None:
+        self.waits.add(ended - began)

@@ -1,0 +1,206 @@
+"""The page in a real browser: it lives, it can be read by everybody, and it asks nobody but its loader."""
+
+import shutil
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+from tests.cases import for_each
+
+import penstock as ps
+
+pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("runtime")]
+
+TIMEOUT_S = 60
+
+#: every visible piece of text whose contrast with what lies behind it is too low (WCAG AA)
+_LOW_CONTRAST = """
+const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+const light = (color) => rgb(color).slice(0, 3).map((c) => c / 255)
+  .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const behind = (element) => {
+  for (let at = element; at; at = at.parentElement) {
+    const color = rgb(getComputedStyle(at).backgroundColor);
+    if (color.length < 4 || color[3] > 0) return getComputedStyle(at).backgroundColor;
+  }
+};
+const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort(); return (y + 0.05) / (x + 0.05); };
+const low = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const element = walker.currentNode.parentElement;
+  if (!walker.currentNode.textContent.trim() || element.closest(".away, script, [hidden]")) continue;
+  const colors = [behind(element)];
+  if (element.closest(".tank")) colors.push(getComputedStyle(element.closest(".tank").firstChild).backgroundColor);
+  const worst = Math.min(...colors.map((color) => ratio(getComputedStyle(element).color, color)));
+  if (worst < 4.5) low.push(`${walker.currentNode.textContent.trim()}: ${worst.toFixed(2)}`);
+}
+return low;
+"""
+
+
+def decode(x):
+    if x == 3:
+        raise ValueError("<b id=injected>three</b>")
+    return x
+
+
+class Run:
+    """A training loop in a thread of its own, which goes on as long as it is let."""
+
+    def __init__(self):
+        pipeline = ps.from_sequence(range(1000)).map(decode, workers=2, on_error="skip").batch(4)
+        self.loader = pipeline.loader(dashboard=True)
+        self._go = threading.Semaphore(0)
+        self._ends = False
+        self._thread = threading.Thread(target=self._train)
+        self._thread.start()
+
+    def _train(self):
+        for _ in self.loader.steps(1_000_000):
+            self._go.acquire()
+            if self._ends:
+                return
+
+    def step(self, count):
+        self._go.release(count)
+
+    def close(self):
+        self._ends = True
+        self._go.release()
+        self._thread.join()
+        self.loader.close()
+
+
+@pytest.fixture
+def run():
+    run = Run()
+    yield run
+    run.close()
+
+
+@pytest.fixture
+def browser():
+    """Chromium; a test that uses it fails if the page writes anything to its console."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.fail("there is no chromium or no chromedriver; on Debian: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "window-size=1280,1000"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield browser
+        assert browser.get_log("browser") == []
+    finally:
+        browser.quit()
+
+
+def text(browser, css):
+    return browser.execute_script("return document.querySelector(arguments[0])?.textContent ?? null", css)
+
+
+def wait_until(browser, check):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, TIMEOUT_S).until(lambda _: check())
+
+
+def figure(browser, name):
+    return browser.execute_script(
+        "return [...document.querySelectorAll('#figures dt')].find((one) => one.textContent === arguments[0])"
+        "?.nextSibling.textContent",
+        name,
+    )
+
+
+def opened(browser, run, steps=5):
+    """The page, with the first figures on it."""
+    run.step(steps)
+    browser.get(run.loader.dashboard_url)
+    wait_until(browser, lambda: figure(browser, "samples") not in (None, "0"))
+
+
+def emulate(browser, scheme="light", width=1280):
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+    )
+
+
+def test_the_figures_follow_the_run_and_the_verdict_is_shown(browser, run):
+    opened(browser, run)
+    before = figure(browser, "samples")
+    run.step(20)
+    wait_until(browser, lambda: figure(browser, "samples") != before)
+    assert text(browser, "#flow .stage h3") == "decode"
+    assert text(browser, "#flow .node > .stage:last-child h3") == "training loop"
+    assert "%" in text(browser, ".tank b")
+    verdict = wait_until(browser, lambda: text(browser, "#advice"))
+    assert "limits" in verdict or "Nothing has been read yet" in verdict
+    assert text(browser, "#said"), "a screen reader is told of the verdict"
+    wait_until(
+        browser, lambda: browser.execute_script("return document.querySelector('#rate path').getAttribute('d')")
+    )
+
+
+def test_errors_are_shown_as_text_with_their_samples(browser, run):
+    opened(browser, run)
+    wait_until(browser, lambda: text(browser, "#errors tbody tr"))
+    assert text(browser, "#errors tbody td:nth-child(2)") == "3"
+    assert text(browser, "#errors tbody td:last-child") == "ValueError: <b id=injected>three</b>"
+    assert text(browser, "#injected") is None
+
+
+def test_the_page_says_when_its_loader_has_ended(browser, run):
+    opened(browser, run)
+    run.close()
+    wait_until(browser, lambda: "has ended" in text(browser, "#state"))
+    assert figure(browser, "samples") == str(run.loader.stats()["samples"])
+
+
+def test_it_can_be_paused_from_the_keyboard(browser, run):
+    from selenium.webdriver.common.keys import Keys
+
+    opened(browser, run)
+    focused = []
+    for _ in range(5):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        focused.append(
+            browser.execute_script(
+                "const at = document.activeElement; return at.id || at.tagName + ' ' + at.textContent.slice(0, 4)"
+            )
+        )
+    assert focused[:4] == ["A Skip", "pause", "flow", "SUMMARY ops"]
+    browser.find_element("id", "pause").send_keys(Keys.SPACE)
+    assert browser.execute_script("return document.getElementById('pause').ariaPressed") == "true"
+    before = figure(browser, "samples")
+    run.step(20)
+    wait_until(browser, lambda: browser.execute_script("return kept !== null && kept.samples >= 100"))
+    assert figure(browser, "samples") == before
+    browser.find_element("id", "pause").send_keys(Keys.SPACE)
+    wait_until(browser, lambda: figure(browser, "samples") != before)
+
+
+@for_each("scheme", ["light", "dark"])
+@for_each("width", [1280, 400])
+def test_it_can_be_read_in_light_and_dark_wide_and_narrow(scheme, width, browser, run):
+    emulate(browser, scheme, width)
+    opened(browser, run)
+    assert browser.execute_script(_LOW_CONTRAST) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_it_asks_nobody_but_its_loader(browser, run):
+    opened(browser, run)
+    asked = browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)")
+    assert {urlsplit(name).netloc for name in asked if not name.startswith("data:")} <= {
+        urlsplit(run.loader.dashboard_url).netloc
+    }
