@@ -122,7 +122,7 @@ class TestIsolated:
 
     @pytest.fixture(autouse=True)
     def _few_deaths(self, monkeypatch):
-        monkeypatch.setattr(isolated, "_DEATHS_RUNNING", 8)
+        monkeypatch.setattr(isolated, "DEATHS_RUNNING_ISOLATED", 8)
 
     def test_a_sample_that_ends_its_process_is_skipped_and_named(self):
         data = self.data.map(ends_its_process, workers=1, on_error="skip")

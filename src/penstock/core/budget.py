@@ -90,6 +90,17 @@ class Budget:
         self.used = 0
         self.peak = 0
 
+    def divide(self, workers: int) -> None:
+        """So many workers may hold a chunk at once: together they take a quarter of the bound."""
+        if self.allowed is not None:
+            self.portion = self.allowed // (4 * workers)
+
+    def renewed(self) -> Budget:
+        """The same bound, with nothing in use."""
+        new = Budget(self.allowed)
+        new.portion = self.portion
+        return new
+
     def admits(self, nbytes: int) -> bool:
         """Whether a ticket may be issued whose chunk will take about `nbytes`."""
         return self.allowed is None or self.used + nbytes <= self.allowed

@@ -130,8 +130,7 @@ class Engine(Dispatch):
 
     def _set_up(self, setup: Setup) -> None:
         """Run this plan from now on."""
-        if self.budget.allowed is not None:
-            self.budget.portion = self.budget.allowed // (4 * sum(lane.cap for lane in setup.lanes.values()))
+        self.budget.divide(sum(lane.cap for lane in setup.lanes.values()))
         for lane in setup.lanes.values():
             lane.budget = self.budget  # another than it was made with, if somebody was interrupted since
         all_lanes = [*self.all_lanes, *setup.lanes.values()]
@@ -234,9 +233,7 @@ class Engine(Dispatch):
         self._abandon_runs()
         self.openings.clear()
         self.tasks.pop(self.reader, None)
-        budget = Budget(self.budget.allowed)
-        budget.portion = self.budget.portion
-        self.budget = budget
+        self.budget = budget = self.budget.renewed()
         if self.blocks is not None:
             self.blocks.bound(budget.spare if budget.bounded else None)
         renewed = {lane: lane.renewed(budget) for lane in self.lanes.values()}

@@ -18,12 +18,13 @@ from penstock.core.redo import BEGINNING, Start, given
 from penstock.errors import StateMismatch
 from penstock.ops.joint import Length
 from penstock.program.chunk import Failure, Origin, Ticket
+from penstock.program.sizing import shared
 from penstock.provenance import Place, input_of
 from penstock.resume.cursor import Cursor, FromRedo
 from penstock.resume.schema import Edge, Front, InputState
 from penstock.sources.source import Opening
 
-__all__ = ["FromSource", "Inlet", "Part", "PositionInlet", "SourceFeed", "runs_of", "shared"]
+__all__ = ["FromSource", "Inlet", "Part", "PositionInlet", "SourceFeed", "runs_of"]
 
 
 #: with so many samples left, nobody has to share yet
@@ -321,12 +322,3 @@ class Part:
             block = range(max(start, first), min(start + deals.block, stop))
             if block:
                 yield block
-
-
-def shared(left: int, workers: int, usual: int) -> int:
-    """Half of an equal part, so that whoever is done early finds more; an equal part where that is little.
-
-    A ticket of less than a quarter of the usual time is hardly worth another worker's waking up.
-    """
-    half = -(-left // (2 * workers))
-    return half if 4 * half >= usual else max(min(usual // 4, -(-left // workers)), 1)

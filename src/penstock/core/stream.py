@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from penstock.core.inlets import FromSource, Inlet, SourceFeed, runs_of, shared
+from penstock.core.inlets import FromSource, Inlet, SourceFeed, runs_of
 from penstock.core.redo import BEGINNING, Start, given
 from penstock.program.chunk import ErrorRecord, Failure, Origin, Ticket
 from penstock.program.failure import add_note
-from penstock.program.sizing import TARGET_S
+from penstock.program.sizing import TARGET_S, shared
 from penstock.resume.cursor import FromRedo
 from penstock.sources.source import Opening, StreamSource
 

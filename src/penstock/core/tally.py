@@ -10,24 +10,12 @@ from penstock.core.lane import Lane
 from penstock.core.memos import Memos
 from penstock.plan.plan import Indexed, Joined, Plan, Stage
 from penstock.program.desk import READING
+from penstock.stats.counters import SUMMED
 
 if TYPE_CHECKING:
     from penstock.memory.block import Blocks
 
 __all__ = ["joint_tally", "lane_tally", "memory_tally", "op_titles"]
-
-_SUMS = (
-    "working_s",
-    "cpu_s",
-    "reading_s",
-    "waiting_input_s",
-    "waiting_room_s",
-    "waiting_memory_s",
-    "timed_s",
-    "timed_bytes",
-    "timed_delay_s",
-    "samples",
-)
 
 
 def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
@@ -35,7 +23,7 @@ def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
     out: dict[str, float] = {}
     for lane in lanes:
         name = f"stage.{lane.stage.label}"
-        for key in _SUMS:
+        for key in SUMMED:
             out[f"{name}.{key}"] = out.get(f"{name}.{key}", 0) + getattr(lane.counters, key)
         titles = op_titles(lane.stage)
         for number, times in lane.counters.ops.items():

@@ -140,49 +140,59 @@ class Joint(ABC):
     many samples a step is asked for or on how many have arrived.
     """
 
-    #: set when nothing more will come, even if the inputs still have samples
+    # ------------------------------------------------------------------ what the runtime reads, in every joint
+
+    #: the joint sets this when it will pass nothing more on, even if its inputs still have samples
     ended: bool = False
-    #: what it must hold before it can pass anything on, in words, if that is much
-    hoards: str = ""
-    #: starts its inputs itself, by `Input.renew`; otherwise they start with the epoch
-    opens_inputs: ClassVar[bool] = False
-    #: so many samples of its one input make an output; 0 if that varies, or if there are several inputs
+    #: how many samples of its one input make an output; 0 if that varies, or if there are several inputs
     per_output: int = 1
-    #: its outputs are groups of samples
+    #: the outputs are groups of samples
     groups: ClassVar[bool] = False
-    #: takes lost samples itself, by `Input.take_items`: they count as samples do, so none passes before its turn
+    #: the joint starts its inputs itself, by `Input.renew`; otherwise they start with the epoch
+    opens_inputs: ClassVar[bool] = False
+    #: the joint takes lost samples itself, by `Input.take_items`: each waits for its turn, as samples do
     takes_losses: ClassVar[bool] = False
-    #: its outputs are no recipes: they depend on who is faster, and are not made again
-    approximate: ClassVar[bool] = False
-    #: goes on in the next epoch where it stood, with the same inputs
+    #: what the joint must hold before it can pass anything on, in words, if that is much
+    hoards: str = ""
+
+    # ------------------------------------------------------------------ what the plan reads, each for an op or two
+
+    #: the joint continues in the next epoch where it stood, with the same inputs
     carries: ClassVar[bool] = False
-    #: serves again what it has seen. Over an indexed source the plan has no joint for it: the `store` of its memo
-    #: keeps single samples
+    #: the joint serves samples again. Over an indexed source the plan uses no joint: the `store` of its memo keeps
+    #: single samples
     remembers: ClassVar[bool] = False
-    #: why it cannot be run; the plan refuses it with this
+    #: why this joint cannot run; a plan that needs it is refused with these words
     refused: str = ""
-    #: it only cuts its input into groups of so many samples, so workers that have the samples may do that; 0 if not
+    #: the size of the groups, if all the joint does is to cut its input into them: then workers may do that; else 0
     group_size: int = 0
-    #: the most samples that one of its groups has; 0 if that is not known, or if it makes none
+    #: the most samples that a group has; 0 if that is not known, or if the joint makes no groups
     largest_group: int = 0
     #: a group is stacked plainly, so a source that reads batches may make it in one read
     one_read: bool = False
-    #: if it deals samples to ranks: the rank, the number of ranks, and how (`ops/shard.py`). Over an indexed source
-    #: the plan deals positions in its place
+    #: if the joint deals samples to ranks: rank, number of ranks, and how (`ops/shard.py`). Over an indexed source
+    #: the plan deals positions instead
     portion: Any = None
-    #: `shard_order` has a say
+    #: `shard_order` says in which order the shards of a stream are opened
     orders_shards: ClassVar[bool] = False
-    #: takes in what comes at any time, by `absorb`, so the ops after it never wait for workers of those before;
-    #: and is told the next four
+
+    # ------------------------------------------------------------------ for a joint that keeps samples ready
+
+    #: the joint takes samples in whenever some have arrived, by `absorb`, so the ops after it never wait for the
+    #: workers before it. The runtime sets the four attributes that follow
     eager: ClassVar[bool] = False
-    #: how many samples are lacking for what comes next, with none on their way
+    #: how many samples are missing for the next output of the stage, with none on their way
     lacked: int = 0
-    #: the training loop waits for it
+    #: the training loop waits
     hungry: bool = False
-    #: no epoch comes after this one
+    #: no epoch follows this one
     final: bool = False
-    #: what the samples at some places of an epoch are, whatever the epoch; None where that cannot be told
+    #: which samples stand at some places of an epoch, whatever the epoch; None where that is not known
     identify: Callable[[int, Sequence[Place]], Sequence[Hashable]] | None = None
+    #: the outputs depend on which worker is faster, so they are no recipes and are not made again
+    approximate: ClassVar[bool] = False
+
+    # ------------------------------------------------------------------ running
 
     @abstractmethod
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:

@@ -85,9 +85,12 @@ class RunInfo(Protocol):
 
     epoch: int
     places: Sequence[Place]
-    key: Key
     #: what the op's `bind` returned in this worker
     bound: Any
+
+    @property
+    def key(self) -> Key:
+        """What the op's random choices depend on."""
 
     def each(
         self, fn: Callable[..., Any], samples: Sequence[Any], extra: Callable[[int], Any] | None = None
@@ -125,9 +128,9 @@ class Order(ABC):
     stores: str = "nothing is stored"
     #: `trace` calls a function of the user's, so it is never called under the lock
     calls_user: bool = False
-    #: it counts samples as they pass; without it, a sample that a function skips does not matter
+    #: the op counts delivered samples, so an earlier function that skips one would make positions wrong
     counts: bool = False
-    #: it is the same before and after ops that treat every sample by itself, even if these vary the count
+    #: the order is the same before and after ops that treat every sample by itself, even if these vary the count
     commutes: bool = False
     #: for an op without a joint: what the user can write where positions cannot be read in any order
     instead: str = ""
@@ -150,9 +153,9 @@ class Delivery(NamedTuple):
     ordered: bool = True
     #: outputs of so many consecutive inputs alternate, one by one
     interleave: int = 1
-    #: so many finished samples are kept ready; this has no say in what is delivered
+    #: the most finished samples that the stage keeps ready; it does not change what is delivered
     ready: int | None = None
-    #: these count what is being made, too: they bound a memory of which there is little
+    #: `ready` also counts samples in the making, so that it bounds a scarce memory
     strict: bool = False
 
 
@@ -260,11 +263,11 @@ class Op(ABC, Generic[In, Out]):
         """Called once per worker; `run` finds the result as ``info.bound``."""
         return None
 
-    def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
+    def run(self, samples: list[Any], info: RunInfo) -> Sequence[Any]:
         """Do the work on the samples of one chunk; see the table above for what to return."""
         return samples
 
-    async def run_async(self, samples: list[Any], info: Any) -> Sequence[Any]:
+    async def run_async(self, samples: list[Any], info: RunInfo) -> Sequence[Any]:
         """The same on an event loop, for an op that is `asynchronous`."""
         return self.run(samples, info)
 

@@ -26,8 +26,7 @@ class Draft:
     strict: bool = False
     block_read: bool = False
     hopeful: bool = False
-    cache_step: int | None = None
-    #: the same as the step itself
+    #: the step that keeps what the steps before it have made, sample by sample
     cached: Step | None = None
     #: of samples that are only drawn and passed on, so many are drawn before they are asked for
     ahead: int | None = None
@@ -62,7 +61,7 @@ def expanded(draft: Draft) -> int:
 
 def remember(draft: Draft, step: Step) -> None:
     """Put a cache that keeps single samples into the stage that makes them."""
-    draft.cache_step, draft.cached = len(draft.steps), step
+    draft.cached = step
     draft.steps.append(step)
     draft.reasons.append(
         f"{step.op.label} keeps single samples: what comes before runs once per sample of the source"

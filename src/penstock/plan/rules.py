@@ -438,7 +438,7 @@ class _Maker:
             strict=draft.strict,
             block_read=draft.block_read,
             hopeful=draft.hopeful,
-            cache_step=draft.cache_step,
+            cache_step=next((n for n, step in enumerate(draft.steps) if step is draft.cached), None),
             gathered=gathered,
             segment=draft.segment,
             reasons=tuple(draft.reasons),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-__all__ = ["PAUSE_REMOTE_S", "PAUSE_S", "TARGET_REMOTE_S", "TARGET_S", "Sizer"]
+__all__ = ["BLOCKS", "CACHED_BYTES", "PAUSE_REMOTE_S", "PAUSE_S", "TARGET_REMOTE_S", "TARGET_S", "Sizer", "shared"]
 
 #: long enough to drown the cost of a hand-over, short enough not to be noticed
 TARGET_S = 0.001
@@ -13,6 +13,11 @@ TARGET_REMOTE_S = 0.005
 #: a ticket that has run so long hands in what it has, and goes on later
 PAUSE_S = 4 * TARGET_S
 PAUSE_REMOTE_S = 4 * TARGET_REMOTE_S
+
+#: blocks read in one ticket at the most, so that their memory is still in the cache when it is used again
+BLOCKS = 8
+#: bytes that a worker process should make in one ticket at the most, for the same reason
+CACHED_BYTES = 4 * 1024 * 1024
 
 _LARGEST = 8192
 
@@ -54,3 +59,12 @@ class Sizer:
         per_unit_s = sorted(self._recent)[len(self._recent) // 2]
         fitting = self._target_s / per_unit_s if per_unit_s > 0 else _LARGEST
         self.size = max(1, min(int(fitting), 2 * self.size, _LARGEST))
+
+
+def shared(left: int, workers: int, usual: int) -> int:
+    """Half of an equal part, so that whoever is done early finds more; an equal part where that is little.
+
+    A ticket of less than a quarter of the usual time is hardly worth another worker's waking up.
+    """
+    half = -(-left // (2 * workers))
+    return half if 4 * half >= usual else max(min(usual // 4, -(-left // workers)), 1)

@@ -37,6 +37,7 @@ from penstock.remote.remote_task import RemoteTask, described
 from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
 from penstock.remote.sent import Paused, Sent
+from penstock.remote.trial import DEATHS_RUNNING, STILLBORN, STILLBORN_KILLED
 from penstock.remote.wire import OTHER, Gone, Late, Message, Reply
 from penstock.stats.calls import Timing
 
@@ -46,10 +47,6 @@ __all__ = ["work_remote"]
 _GRACE_S = 0.3
 #: how long a message may take beyond the time of a call
 _MESSAGE_S = 1.0
-#: processes that end before they have begun with a ticket, one after the other; more where somebody kills them
-_STILLBORN, _STILLBORN_KILLED = 10, 60
-#: processes of a crew that die without one answer in between
-_DEATHS_RUNNING = 100
 
 #: hands in what a ticket has made, under the lock; returns what is to be let go of outside of it
 HandIn = Callable[[], list[Any]]
@@ -440,7 +437,7 @@ class _Front:
         steps = {READING, *(step.number for step in job.stage_run.lane.program.probeable)}
         if task.trial.death(key, told, probeable=sample is None or sample.step in steps):
             return WorkerDied(f"{told}; the ticket has ended its worker again and again")
-        if self.crew.deaths > _DEATHS_RUNNING:
+        if self.crew.deaths > DEATHS_RUNNING:
             return WorkerDied(f"{told}; {self.crew.deaths} worker processes have died without one answer")
         return None
 
@@ -481,7 +478,7 @@ class _Front:
 def _most_stillborn(end: Exit | None) -> int:
     """How many may end before they begin. A killer from outside stops at some time, a fault does not."""
     killed = end is not None and end.signal == signal.SIGKILL
-    return _STILLBORN_KILLED if killed else _STILLBORN
+    return STILLBORN_KILLED if killed else STILLBORN
 
 
 def _count_death(job: Job) -> list[Any]:

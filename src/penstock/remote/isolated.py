@@ -39,6 +39,7 @@ from penstock.remote.cargo import Cargo
 from penstock.remote.line import Line, take_back
 from penstock.remote.preload import refuse_in_import
 from penstock.remote.suspicion import Suspicion
+from penstock.remote.trial import DEATHS_RUNNING_ISOLATED
 from penstock.remote.wire import Gone, Late, Message
 from penstock.resume.schema import Edge, InputState, checked, plain_data
 from penstock.sources.source import Flow
@@ -62,8 +63,6 @@ _GRACE_S = 0.3
 _WORD_S = 1.0
 #: how long an answer may take; the process may just be importing what the pipeline needs
 _ANSWER_S = 60.0
-#: processes that die one after the other without anything new from them
-_DEATHS_RUNNING = 10
 
 _runs = count(1)
 _questions = count(1)
@@ -418,7 +417,7 @@ class Isolated:
         self._deaths += 1
         self._deaths_running += 1
         self._suspicion.death(told)
-        if self._deaths_running >= _DEATHS_RUNNING:
+        if self._deaths_running >= DEATHS_RUNNING_ISOLATED:
             self._drop_process()
             raise WorkerDied(f"{told}, {self._deaths_running} times running without a batch")
         run.again()

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 from penstock.program.task import CallKey
 
-__all__ = ["Trial"]
+__all__ = ["DEATHS_RUNNING", "DEATHS_RUNNING_ISOLATED", "STILLBORN", "STILLBORN_KILLED", "Trial"]
 
 #: deaths after which a ticket's samples are run one at a time
 _SUSPICIOUS = 2
 #: deaths running with one sample in hand that are no accident
 _CERTAIN = 3
-#: deaths running of a probe before any sample is in hand
-_STILLBORN = 10
+#: processes that end one after the other before they have begun with a ticket or a sample; more where somebody
+#: kills them
+STILLBORN, STILLBORN_KILLED = 10, 60
+#: processes of a crew that die without one answer in between, and processes of an isolated loader
+DEATHS_RUNNING, DEATHS_RUNNING_ISOLATED = 100, 10
 
 
 class Trial:
@@ -58,7 +61,7 @@ class Trial:
             certain = self._probed and self._kills >= _CERTAIN
             return certain and (probeable or not self._condemn(in_hand, how))
         if in_hand is None:
-            return self._kills >= _STILLBORN  # not even reading can begin
+            return self._kills >= STILLBORN  # not even reading can begin
         if self._kills >= _CERTAIN:
             self._condemn(in_hand, how)
         return False

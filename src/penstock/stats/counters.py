@@ -11,7 +11,21 @@ from typing import Any
 
 from penstock.stats.calls import EVERY_S, CallTimes, Timing
 
-__all__ = ["ReaderCounters", "StageCounters"]
+__all__ = ["SUMMED", "ReaderCounters", "StageCounters"]
+
+#: the counters of a stage that ``loader.stats()`` shows, each summed over all plans of a loader
+SUMMED = (
+    "working_s",
+    "cpu_s",
+    "reading_s",
+    "waiting_input_s",
+    "waiting_room_s",
+    "waiting_memory_s",
+    "timed_s",
+    "timed_bytes",
+    "timed_delay_s",
+    "samples",
+)
 
 #: how often the CPU time of a ticket is measured: reading that clock is a system call, and takes some microseconds
 _MEASURE_S = 0.005
