@@ -30,3 +30,18 @@ class Adapters(Generic[T]):
         (3, 2, 3)
         """
         return named("penstock.frameworks.torch_loader:TorchLoader")(self, self._flow)
+
+    def jax(self, sharding: Any = None, *, depth: int = 2) -> Any:
+        """The loader's batches as arrays of JAX, put on their devices up to `depth` batches ahead.
+
+        ``sharding`` is a sharding or a device of JAX; without it, arrays go to JAX's default device. Each iteration
+        is the next epoch. ``state_dict()`` of what is returned is where the training loop stands.
+        """
+        return named("penstock.frameworks.jax_loader:JaxLoader")(self, sharding, depth)
+
+    def keras(self) -> Any:
+        """The loader as a ``keras.utils.PyDataset``, for ``model.fit``: each epoch there is the next one here.
+
+        Samples are tuples ``(inputs, targets)``, or ``(inputs, targets, weights)``.
+        """
+        return named("penstock.frameworks.keras_dataset:keras_dataset")(self)

@@ -74,6 +74,10 @@ class JaxTransfer(Transfer):
     def __init__(self, module: Any, where: Any, dtype: Any) -> None:
         self._jax = module
         self._where = where
+        #: starts a copy. With devices of several processes, each has its own part of the global array
+        self._put = module.device_put
+        if not getattr(where, "is_fully_addressable", True):
+            self._put = lambda value, sharding: module.make_array_from_process_local_data(sharding, value)
         self._dtype = dtype
         self._bytes = 0
 
@@ -92,7 +96,7 @@ class JaxTransfer(Transfer):
                 return value
         elif not isinstance(value, self._jax.Array):
             return value
-        moved = self._jax.device_put(value, self._where)
+        moved = self._put(value, self._where)
         if self._dtype is not None and self._jax.numpy.issubdtype(moved.dtype, self._jax.numpy.floating):
             moved = moved.astype(self._dtype)
         self._bytes += moved.nbytes

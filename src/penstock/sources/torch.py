@@ -76,22 +76,17 @@ class TorchIndices(IndexedSource):
         return found if isinstance(found, range) else found.tolist()
 
 
-class SamplerStream(StreamSource):
-    """What a sampler of the user's gives: numbers of samples, or lists of numbers from a batch sampler."""
+class _Iterated(StreamSource):
+    """One iterable of torch's, or of the user's, as a stream of one part."""
 
     verb = "from_torch"
 
-    def __init__(self, dataset: Any, sampler: Any) -> None:
-        self.dataset = dataset
-        self.sampler = sampler
-
-    @property
-    def label(self) -> str:
-        return f"from_torch({type(self.dataset).__name__} in the order of {type(self.sampler).__name__})"
+    def __init__(self, iterable: Any) -> None:
+        self._iterable = iterable
 
     def length(self) -> Length:
         try:
-            return len(self.sampler)
+            return len(self._iterable)
         except (TypeError, NotImplementedError):
             return None
 
@@ -100,6 +95,19 @@ class SamplerStream(StreamSource):
 
     def open(self, shard: Any, skip: int) -> Iterator[Any]:
         return self.opened(shard, skip, Opening(0))
+
+
+class SamplerStream(_Iterated):
+    """What a sampler of the user's gives: numbers of samples, or lists of numbers from a batch sampler."""
+
+    def __init__(self, dataset: Any, sampler: Any) -> None:
+        super().__init__(sampler)
+        self.dataset = dataset
+        self.sampler = sampler
+
+    @property
+    def label(self) -> str:
+        return f"from_torch({type(self.dataset).__name__} in the order of {type(self.sampler).__name__})"
 
     def opened(self, shard: Any, skip: int, opening: Opening) -> Iterator[Any]:
         return islice(_watched(iter(self._for(opening)), self._drawn), skip, None)
@@ -123,16 +131,15 @@ class SamplerStream(StreamSource):
         return sampler
 
 
-class DatasetStream(StreamSource):
+class DatasetStream(_Iterated):
     """The samples of an iterable dataset, read forward in one thread.
 
     A dataset, or an iterator of one, that has ``state_dict`` and ``load_state_dict`` is resumed by these. Others
     are read from their beginning.
     """
 
-    verb = "from_torch"
-
     def __init__(self, dataset: Any, rng: bool) -> None:
+        super().__init__(dataset)
         self.dataset = dataset
         self._rng = rng
         #: how a dataset that says where it stands is set to its beginning
@@ -141,18 +148,6 @@ class DatasetStream(StreamSource):
     @property
     def label(self) -> str:
         return f"from_torch({type(self.dataset).__name__})"
-
-    def length(self) -> Length:
-        try:
-            return len(self.dataset)
-        except (TypeError, NotImplementedError):
-            return None
-
-    def shards(self) -> Sequence[Any]:
-        return (None,)
-
-    def open(self, shard: Any, skip: int) -> Iterator[Any]:
-        return self.opened(shard, skip, Opening(0))
 
     def opened(self, shard: Any, skip: int, opening: Opening) -> Iterator[Any]:
         dataset = self.dataset
