@@ -208,3 +208,26 @@ def test_a_state_that_is_damaged_in_a_later_pass_of_an_input_is_refused():
     state["sum"] = checksum({key: one for key, one in state.items() if key != "sum"})
     with pytest.raises(ps.StateMismatch, match="the state is damaged"):
         rest_of(data, state, inline=True)
+
+
+@pytest.mark.parametrize("count", [4, 5])
+def test_a_group_that_came_short_after_a_resume_stays_as_it_was_in_the_next(count):
+    bad = set()
+
+    def fails_if_bad(number):
+        if number in bad:
+            raise ValueError(number)
+        return number
+
+    data = ps.from_sequence(range(9)).map(fails_if_bad, on_error="skip").batch(3, collate=list).unbatch()
+    _, state, _ = saved_after(data, 1)
+    feed = {"joint": "1", "inputs": [{"epoch": 0, "edge": {"front": {"at": 9}}, "taken": 9}]}
+    state = ps.edit_state(state, at={"front": feed, "owed": {"places": {"G": [[3, 3], [0, 9]]}}})
+    bad.add(3)
+    with data.loader(epochs=1, state=state) as loader:
+        samples = iter(loader)
+        got = [next(samples) for _ in range(count)]
+        state = loader.state_dict()
+        assert [record.index for record in loader.errors()] == [3]
+    bad.clear()
+    assert got + rest_of(data, state)[0] == [0, 1, 2, 4, 5, 6, 7, 8]

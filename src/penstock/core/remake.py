@@ -6,7 +6,7 @@ outputs are still owed. `Remake` starts the inputs with that, makes the owed out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.core.feeder import Feeder, Sought
@@ -103,6 +103,8 @@ class Remake:
         places: list[Place] = []
         losses: list[Loss] = []
         told: set[int] = set()
+        #: what outputs are called from now on
+        names: dict[Hashable, Place] = {}
         for place, parts in self._outputs:
             found = [one.found[0][0] if one.found else LOST for one in parts]
             gone = all(one is LOST for one in found)
@@ -121,8 +123,10 @@ class Remake:
                     losses.append(_vanished(len(samples), place))
                 continue
             samples.append(made)
-            places.append(place)
-        passed.add(samples, places, losses, _RedoLot(FromRedo(self.front, self._redo.owed, 0), places), redo=True)
+            places.append(_of_those_left(place, found))
+            names[key_of(place)] = places[-1]
+        owed = [one._replace(place=names.get(key_of(one.place), one.place)) for one in self._redo.owed]
+        passed.add(samples, places, losses, _RedoLot(FromRedo(self.front, owed, 0), places), redo=True)
         if self._saved is not None and not self.only_wanted:
             self._joint.restore(self._saved.own, self._held)
             for one in self._held:
@@ -139,6 +143,17 @@ class _RedoLot(NamedTuple):
 
     def cursor_at(self, number: int) -> Cursor:
         return self.origin.cursor(self.places[number])
+
+
+def _of_those_left(place: Place, members: Sequence[Any]) -> Place:
+    """The place of a group without those of its members that were lost when it was made again.
+
+    What is made of the group is numbered by those that are left: should the others succeed in a later resume, the
+    numbers must still mean the same.
+    """
+    if not isinstance(place, (range, list)) or not any(one is LOST for one in members):
+        return place
+    return [one for one, sample in zip(place, members, strict=True) if sample is not LOST]
 
 
 def _vanished(before: int, place: Place) -> Loss:
