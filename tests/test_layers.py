@@ -51,6 +51,7 @@ LAYERS = [
     ["ops", "sources", "executors", "devices"],
     ["stats"],
     ["plan"],
+    ["showing"],
     ["resume"],
     ["program"],
     ["core"],
@@ -68,7 +69,18 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*", "devices.*"])
 
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats"}
-SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "frameworks", "measuring", "service"}
+SUBJECTS |= {
+    "disk",
+    "storage",
+    "image",
+    "formats",
+    "readers",
+    "writers",
+    "frameworks",
+    "measuring",
+    "service",
+    "showing",
+}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.

@@ -17,6 +17,7 @@ from penstock.core.error_log import ErrorLog
 from penstock.core.observer import Observer
 from penstock.core.witness import Tracing, join, part
 from penstock.errors import PenstockError, PlanError
+from penstock.lazy import named
 from penstock.plan.explain import Explanation
 from penstock.program.chunk import ErrorRecord
 from penstock.stats.trace import Recording
@@ -64,6 +65,12 @@ class Views:
         """
         notes = tuple(self._engine.notes())
         return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
+
+    def _repr_html_(self) -> str:
+        made: str = named("penstock.showing.html:pipeline_html")(repr(self), self.explain())
+        if self.stats()["batches"]:
+            made += self.diagnose()._repr_html_()
+        return made
 
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""
