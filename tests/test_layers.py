@@ -52,6 +52,7 @@ LAYERS = [
     ["stats"],
     ["dashboard"],
     ["plan"],
+    ["showing"],
     ["resume"],
     ["program"],
     ["core"],
@@ -70,6 +71,7 @@ CONCRETE = LAYERS.index(["ops.*", "sources.*", "executors.*", "devices.*"])
 #: one subject in several files: they may import each other, without a cycle
 SUBJECTS = {"memory", "plan", "program", "resume", "core", "remote", "cli", "testing", "stats", "dashboard"}
 SUBJECTS |= {"disk", "storage", "image", "formats", "readers", "writers", "frameworks", "measuring", "service"}
+SUBJECTS |= {"showing"}
 
 #: What only some users need is imported by the function that needs it, here and nowhere else. What needs an
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.

@@ -61,6 +61,7 @@ if _TYPE_CHECKING:
     from penstock.resume.schema import edit_state
     from penstock.service.client import connect
     from penstock.service.server import Server, serve
+    from penstock.showing.show import show
     from penstock.stats.report import Diagnosis
 else:
     __getattr__, __dir__ = _lazy(
@@ -115,6 +116,7 @@ else:
             "penstock.resume.ranks": ["merge_states"],
             "penstock.service.client": ["connect"],
             "penstock.service.server": ["Server", "serve"],
+            "penstock.showing.show": ["show"],
             "penstock.stats.report": ["Diagnosis"],
         },
     )
@@ -177,6 +179,7 @@ __all__ = [
     "ops",
     "per_worker",
     "serve",
+    "show",
     "watch",
     "zip",
 ]

@@ -10,6 +10,7 @@ from penstock.checks import any_number, whole_number
 from penstock.core.loader import Loader
 from penstock.errors import PlanError
 from penstock.executors.executor import Placement, Pool
+from penstock.lazy import named
 from penstock.ops.op import Op, added
 from penstock.plan.explain import Explanation
 from penstock.plan.lengths import known_length
@@ -226,6 +227,14 @@ class Runnable(Generic[T]):
 
     def __hash__(self) -> int:
         return hash((id(self._source), len(self._ops)))
+
+    def _repr_html_(self) -> str:
+        try:
+            explained, why = self.explain(), ""
+        except PlanError as exc:
+            explained, why = None, str(exc)
+        made: str = named("penstock.showing.html:pipeline_html")(repr(self), explained, why)
+        return made
 
     def __repr__(self) -> str:
         unwritten = added(self._ops)

@@ -11,6 +11,7 @@ from penstock.checks import whole_number
 from penstock.core.engine import Engine
 from penstock.core.loader import Loader
 from penstock.errors import PlanError
+from penstock.lazy import named
 from penstock.ops.op import Effect
 from penstock.plan.plan import Stage
 from penstock.plan.rules import Options
@@ -25,6 +26,16 @@ __all__ = ["peek"]
 _BLOCK = 1 << 20
 
 
+class Samples(list[Any]):
+    """What `Pipeline.peek` gives: a list, which a notebook shows as a table, with its images."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        made: str = named("penstock.showing.show:show")(list(self))._repr_html_()
+        return made
+
+
 def peek(flow: Flow, n: int, index: int | None, epoch: int, seed: int, every_op: bool) -> list[Any]:
     """See `Pipeline.peek`."""
     n = whole_number(n, "peek(n)")
@@ -32,7 +43,7 @@ def peek(flow: Flow, n: int, index: int | None, epoch: int, seed: int, every_op:
         loader: Loader[Any] = Loader(flow, seed=seed, inline=True, epochs=epoch + 1, world=ALONE)
         with loader:
             loader.set_epoch(epoch)
-            return list(islice(iter(loader), n))
+            return Samples(islice(iter(loader), n))
     flow = dealt(flow, ALONE)
     engine = Engine(flow, Options(inline=True, wary=True), seed, memory=None)
     try:
@@ -40,7 +51,7 @@ def peek(flow: Flow, n: int, index: int | None, epoch: int, seed: int, every_op:
         program = engine.lanes[stage.number].program
         if program.reading is None or flow.source is not program.reading.source:
             raise PlanError("peek(index=) and peek(every_op=) need a source that can be indexed")
-        return _Peeking(engine, stage, program, epoch).samples(n, index, every_op)
+        return Samples(_Peeking(engine, stage, program, epoch).samples(n, index, every_op))
     finally:
         engine.close()
 

@@ -73,6 +73,12 @@ class Views:
         notes = (*self._engine.notes(), *folder_notes(self._engine.plan.stages, self._seed))
         return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)
 
+    def _repr_html_(self) -> str:
+        made: str = named("penstock.showing.html:pipeline_html")(repr(self), self.explain())
+        if self.stats()["batches"]:
+            made += self.diagnose()._repr_html_()
+        return made
+
     def errors(self) -> list[ErrorRecord]:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""
         return list(self._errors.records)

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from penstock.errors import PlanError
+from penstock.lazy import named
 
 __all__ = [
     "Diagnosis",
@@ -128,6 +129,10 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "\n".join([self.advice, "", *table(self), "", _summary(self)])
+
+    def _repr_html_(self) -> str:
+        text: str = named("penstock.showing.html:diagnosis_html")(self)
+        return text
 
 
 def percent(share: float) -> str:
