@@ -356,6 +356,15 @@ def test_large_arrays_have_frames_of_their_own_without_a_copy():
     assert found["small"].flags.writeable
 
 
+def test_the_door_carries_tuples_as_deep_as_lists():
+    tree = 1
+    for _ in range(DOOR.depth):
+        tree = (tree,)
+    assert through_the_door(tree) == tree
+    with pytest.raises(NotCarried, match="nested deeper than 32"):
+        layout_of((tree,), in_frames=True)
+
+
 def test_the_door_carries_string_keys_only():
     with pytest.raises(NotCarried, match=r"samples\['a'\]: a dict with the key 3 cannot"):
         layout_of({"a": {3: 1}}, in_frames=True)
@@ -370,7 +379,8 @@ def test_the_door_carries_string_keys_only():
         (["a" * 3000], "the header has 30"),
         ([1] * 60, "more than the 50 values"),
         ([[[[[1]]]]], "nested deeper than 4"),
-        (msgspec.msgpack.Ext(TUPLE, msgspec.msgpack.encode([[[[1]]]])), "nested deeper than 4"),
+        (msgspec.msgpack.Ext(TUPLE, msgspec.msgpack.encode([[[[[1]]]]])), "nested deeper than 4"),
+        (msgspec.msgpack.Ext(TUPLE, msgspec.msgpack.encode([]) + b"\xc0"), "trailing"),
         (msgspec.msgpack.Ext(TUPLE, msgspec.msgpack.encode({3: 1})), "a key that is no string"),
         (ext(ARRAY, "|u1", [1, 1, 1, 1], 0), "4 dimensions, and 3"),
         (ext(ARRAY, "|u1", [1], 5 << 48), "end of the memory at 0"),

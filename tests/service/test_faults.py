@@ -1,4 +1,4 @@
-"""Random faults: killed and stopped servers and clients, cut and half-open connections. Nothing lost or doubled."""
+"""Random faults: killed and stopped processes, cut and half-open connections. Nothing is lost or doubled."""
 
 import json
 import os

@@ -33,18 +33,36 @@ class Limits:
 
 DOOR = Limits()
 
-#: first byte -> how many bytes of a length follow, for what has one
-_STRINGS = {0xD9: 1, 0xDA: 2, 0xDB: 4}
-_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
-_LISTS = {0xDC: 2, 0xDD: 4}
-_MAPS = {0xDE: 2, 0xDF: 4}
-_EXTS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
-_FIXED_EXTS = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
-#: first byte -> how many bytes follow, for numbers, None and bools
-_PLAIN = {
-    0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8,
-    0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
-}  # fmt: skip
+#: what a first byte begins
+_SCALAR, _STRING, _BYTES, _LIST, _MAP, _EXT, _NOTHING = range(7)
+
+
+def _table() -> list[tuple[int, int, int]]:
+    """For each first byte: what it begins, how many bytes of a length follow, and the length if none do."""
+    table = [(_NOTHING, 0, 0)] * 256
+    for first in (*range(0x80), *range(0xE0, 0x100), 0xC0, 0xC2, 0xC3):
+        table[first] = (_SCALAR, 0, 0)
+    for number in range(16):
+        table[0x80 + number] = (_MAP, 0, 2 * number)
+        table[0x90 + number] = (_LIST, 0, number)
+    for number in range(32):
+        table[0xA0 + number] = (_STRING, 0, number)
+    for first, size in ((0xCA, 4), (0xCB, 8), (0xCC, 1), (0xCD, 2), (0xCE, 4), (0xCF, 8)):
+        table[first] = (_SCALAR, 0, size)
+    for number, size in enumerate((1, 2, 4, 8)):
+        table[0xD0 + number] = (_SCALAR, 0, size)
+    for first, kind in ((0xC4, _BYTES), (0xC7, _EXT), (0xD9, _STRING)):
+        for number, size in enumerate((1, 2, 4)):
+            table[first + number] = (kind, size, 0)
+    for first, kind in ((0xDC, _LIST), (0xDE, _MAP)):
+        for number, size in enumerate((2, 4)):
+            table[first + number] = (kind, size, 0)
+    for number, size in enumerate((1, 2, 4, 8, 16)):
+        table[0xD4 + number] = (_EXT, 0, size)
+    return table
+
+
+_TABLE = _table()
 
 
 def check(data: memoryview, limits: Limits, nested: int, leaves: Collection[int]) -> None:
@@ -54,90 +72,60 @@ def check(data: memoryview, limits: Limits, nested: int, leaves: Collection[int]
     """
     if data.nbytes > limits.header_bytes:
         raise BadHeader(f"the header has {data.nbytes} bytes, and {limits.header_bytes} are accepted")
-    _Walk(data, limits, nested, leaves).value(0, data.nbytes, 0)
-
-
-class _Walk:
-    def __init__(self, data: memoryview, limits: Limits, nested: int, leaves: Collection[int]) -> None:
-        self.data = data
-        self.limits = limits
-        self.nested = nested
-        self.leaves = leaves
-        self.nodes = 0
-
-    def value(self, at: int, stop: int, depth: int) -> None:
-        """Walk one value that takes all bytes from `at` to `stop`."""
-        # What is open: [values left, whether keys and values alternate], the innermost last.
-        open_: list[list[int]] = [[1, 0]]
-        while open_:
-            top = open_[-1]
-            if not top[0]:
-                open_.pop()
-                continue
-            top[0] -= 1
-            is_key = top[1] and top[0] % 2
-            at, inside, alternates = self.step(at, stop, bool(is_key), depth + len(open_))
-            if inside:
-                open_.append([inside, alternates])
-                if depth + len(open_) - 1 > self.limits.depth:
-                    raise BadHeader(f"the header is nested deeper than {self.limits.depth}")
-        if at != stop:
-            raise BadHeader(f"the header is damaged: {stop - at} trailing bytes")
-
-    def step(self, at: int, stop: int, is_key: bool, depth: int) -> tuple[int, int, int]:
-        """The end of the value at `at`; for a container the end of its head, and what it holds."""
-        self.nodes += 1
-        if self.nodes > self.limits.nodes:
-            raise BadHeader(f"the header holds more than the {self.limits.nodes} values that are accepted")
-        if at >= stop:
+    raw = bytes(data)
+    at, end, nodes, depth = 0, len(raw), 0, 0
+    # What is open, the innermost last: values that are left, whether keys and values alternate; and of what is no
+    # container where it must end.
+    open_ = [[1, 0, end]]
+    while open_:
+        top = open_[-1]
+        if not top[0]:
+            if top[2] and at != top[2]:
+                raise BadHeader(f"the header is damaged: {top[2] - at} trailing bytes")
+            depth -= not top[2]
+            open_.pop()
+            continue
+        top[0] -= 1
+        nodes += 1
+        if nodes > limits.nodes:
+            raise BadHeader(f"the header holds more than the {limits.nodes} values that are accepted")
+        if at >= end:
             raise BadHeader("the header is damaged: it is truncated")
-        first = self.data[at]
-        if 0xA0 <= first <= 0xBF:
-            return self.past(at + 1 + (first & 31), stop), 0, 0
-        if first in _STRINGS:
-            head = at + 1 + _STRINGS[first]
-            return self.past(head + self.number(at + 1, head, stop), stop), 0, 0
-        if is_key:
+        kind, width, size = _TABLE[raw[at]]
+        at += 1
+        if width:
+            size = int.from_bytes(raw[at : at + width], "big")
+            at += width
+        if kind == _STRING:
+            at += size
+        elif top[1] and top[0] & 1:
             raise BadHeader("the header has a dict with a key that is no string")
-        if first <= 0x7F or first >= 0xE0:
-            return at + 1, 0, 0
-        if first in _PLAIN:
-            return self.past(at + 1 + _PLAIN[first], stop), 0, 0
-        if first <= 0x8F:
-            return at + 1, 2 * (first & 15), 1
-        if first <= 0x9F:
-            return at + 1, first & 15, 0
-        return self.long_step(first, at, stop, depth)
-
-    def long_step(self, first: int, at: int, stop: int, depth: int) -> tuple[int, int, int]:
-        for sizes in (_BYTES, _LISTS, _MAPS, _EXTS):
-            if first in sizes:
-                head = at + 1 + sizes[first]
-                size = self.number(at + 1, head, stop)
-                if sizes is _LISTS:
-                    return head, size, 0
-                if sizes is _MAPS:
-                    return head, 2 * size, 1
-                if sizes is _EXTS:
-                    return self.extension(head, size, stop, depth), 0, 0
-                return self.past(head + size, stop), 0, 0
-        if first in _FIXED_EXTS:
-            return self.extension(at + 1, _FIXED_EXTS[first], stop, depth), 0, 0
-        raise BadHeader(f"the header is damaged: no value begins with {first:#x}")
-
-    def extension(self, at: int, size: int, stop: int, depth: int) -> int:
-        end = self.past(at + 1 + size, stop)
-        kind = self.data[at]
-        if kind == self.nested:
-            self.value(at + 1, end, depth)
-        elif kind not in self.leaves:
-            raise BadHeader(f"the header holds a value of kind {kind}, which is not known")
-        return end
-
-    def number(self, at: int, end: int, stop: int) -> int:
-        return int.from_bytes(self.data[at : self.past(end, stop)], "big")
-
-    def past(self, end: int, stop: int) -> int:
-        if end > stop:
+        elif kind in (_SCALAR, _BYTES):
+            at += size
+        elif kind == _LIST:
+            depth += 1
+            open_.append([size, 0, 0])
+        elif kind == _MAP:
+            depth += 1
+            open_.append([2 * size if width else size, 1, 0])
+        elif kind == _EXT:
+            at = _extension(raw, at, size, nested, leaves, open_)
+        else:
+            raise BadHeader(f"the header is damaged: no value begins with {raw[at - 1]:#x}")
+        if at > end:
             raise BadHeader("the header is damaged: it is truncated")
-        return end
+        if depth > limits.depth:
+            raise BadHeader(f"the header is nested deeper than {limits.depth}")
+
+
+def _extension(raw: bytes, at: int, size: int, nested: int, leaves: Collection[int], open_: list[list[int]]) -> int:
+    """Where to go on: after an extension, or inside of one that holds a value."""
+    kind = raw[at] if at < len(raw) else -1
+    if kind == nested:
+        if at + 1 + size > len(raw):
+            raise BadHeader("the header is damaged: it is truncated")
+        open_.append([1, 0, at + 1 + size])
+        return at + 1
+    if kind not in leaves:
+        raise BadHeader(f"the header holds a value of kind {kind}, which is not known")
+    return at + 1 + size

@@ -21,11 +21,12 @@ from penstock.memory.network import decode
 from penstock.memory.scan import DOOR
 from penstock.pipeline import Pipeline
 from penstock.plan.world import world_now
+from penstock.service.extra import zmq_module
 from penstock.service.keys import Key, read_key
 from penstock.service.lane import Arrived, Lane, Plan
 from penstock.service.line import Line
 from penstock.service.protocol import Welcome
-from penstock.service.sockets import check_address, zmq_module
+from penstock.service.sockets import check_address
 from penstock.service.split_lane import SplitLane, be_split
 from penstock.sources.source import Opening, StreamSource
 

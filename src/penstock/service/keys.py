@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import PlanError, ServiceError
+from penstock.service.extra import zmq_module
 
 __all__ = ["Key", "make_key", "public_keys", "read_key"]
 
@@ -36,8 +37,6 @@ class Key:
 
 def make_key(path: str | os.PathLike[str], server: str | os.PathLike[str] | None = None) -> Key:
     """Make a new pair; the secret goes to `path`, readable by its owner alone, the public key to `path`.pub."""
-    from penstock.service.sockets import zmq_module
-
     public, secret = (part.decode("ascii") for part in zmq_module().curve_keypair())
     key = Key(public, secret, "" if server is None else public_keys([server])[0])
     lines = [f"public: {key.public}", f"secret: {key.secret}", *([f"server: {key.server}"] if key.server else [])]

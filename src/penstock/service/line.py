@@ -15,10 +15,11 @@ from typing import Any
 
 from penstock.errors import ServiceError
 from penstock.service import protocol
+from penstock.service.extra import zmq_module
 from penstock.service.keys import Key
 from penstock.service.lane import SILENCE_S, Lane
 from penstock.service.protocol import FromClient
-from penstock.service.sockets import dial, zmq_module
+from penstock.service.sockets import dial
 
 __all__ = ["Line"]
 

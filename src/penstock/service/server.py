@@ -17,10 +17,11 @@ from penstock.checks import any_number, whole_number
 from penstock.errors import PlanError, ServiceError
 from penstock.pipeline import Pipeline
 from penstock.service.broker import Broker, Send
+from penstock.service.extra import zmq_module
 from penstock.service.flows import Flows, check_served
 from penstock.service.keys import public_keys, read_key
 from penstock.service.ledger import Ledger
-from penstock.service.sockets import Bound, bind_to, zmq_module
+from penstock.service.sockets import Bound, bind_to
 from penstock.service.split import SplitBroker
 
 __all__ = ["Server", "serve"]

@@ -1,4 +1,4 @@
-"""The sockets of the service: what they accept, for how long, and from whom. Only this file imports pyzmq.
+"""The sockets of the service: what they accept, for how long, and from whom.
 
 A server binds to this machine alone, unless it has keys (CURVE) and a list of the clients that may connect, or the
 user has said ``insecure=True``. libzmq refuses a frame that is longer than the limit by its length field, before
@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from penstock.errors import PlanError, ServiceError, missing_extra
+from penstock.errors import PlanError, ServiceError
+from penstock.service.extra import zmq_module
 from penstock.service.keys import Key
 from penstock.service.protocol import FRAME_BYTES
 
-__all__ = ["Bound", "bind_to", "check_address", "dial", "is_local", "zmq_module"]
+__all__ = ["Bound", "bind_to", "check_address", "dial", "is_local"]
 
 #: a peer has so long for its handshake
 _HANDSHAKE_MS = 5000
@@ -26,14 +27,6 @@ _HANDSHAKE_MS = 5000
 _PING_MS, _PING_LOST_MS = 5000, 15_000
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):(\d{1,5}|\*)")
 _ZAP = "inproc://zeromq.zap.01"
-
-
-def zmq_module() -> Any:
-    """pyzmq, or what to install."""
-    try:
-        return import_module("zmq")
-    except ImportError:
-        raise missing_extra("pyzmq", "service", "the data server") from None
 
 
 def check_address(address: Any, what: str) -> str:
