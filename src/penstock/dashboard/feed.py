@@ -84,7 +84,7 @@ class Feed:
         }
 
     def _plan(self, loader: Any, stats: Mapping[str, float]) -> Mapping[str, Any]:
-        """The stages. They are asked for again only if the loader has made another plan: explaining may take long."""
+        """The stages, asked for again only if the loader has made another plan: explaining may take long."""
         labels = {key for key in stats if key.endswith(".occupancy")}
         if labels != self._labels:
             self._explained, self._labels = loader.explain().to_dict(), labels
