@@ -77,6 +77,7 @@ SUBJECTS |= {"showing"}
 #: optional dependency, so that others run without; and what takes long, so that others need not wait for it.
 LATE = {
     "cli.measure": {"measuring.measure"},
+    "cli.top": {"dashboard.client", "dashboard.notices"},
     "cli.demo": {f"cli.showcase.{name}" for name in ("photos", "race", "results", "scoreboard")},
     "construct": {"ops.read", "sources.files", "sources.folder", "sources.mix", "sources.numbers"},
     "executors": {f"executors.{name}" for name in ("coroutines", "inline", "processes", "threads")},

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli import demo, diagnose, doctor, explain, keygen, measure, serve, trace, write
+from penstock.cli import demo, diagnose, doctor, explain, keygen, measure, serve, top, trace, write
 from penstock.cli.command import Command, UsageError
 from penstock.errors import PenstockError
 
@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, Command] = {
     "keygen": keygen,
     "measure": measure,
     "serve": serve,
+    "top": top,
     "trace": trace,
     "write": write,
 }

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import warnings
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from time import perf_counter
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.checks import whole_number
 from penstock.core.engine import Engine
 from penstock.core.error_log import ErrorLog
 from penstock.core.observer import Observer
-from penstock.core.witness import Timing, Tracing, join, part
 from penstock.core.workers import LOCK, nested
-from penstock.errors import PenstockError, PlanError
+from penstock.errors import PlanError
 from penstock.lazy import named
 from penstock.plan.explain import Explanation
 from penstock.program.chunk import ErrorRecord
 from penstock.program.folder_cache import folder_notes
-from penstock.stats.export import prometheus
-from penstock.stats.trace import Recording
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from penstock.core.witness import Timing
     from penstock.stats.report import Diagnosis
 
 __all__ = ["Views"]
 
 _ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
-_UNSEEN = (
-    "loader(isolate=True): the workers are in another process, so only the waits of the training loop are in this "
-    "trace; to see tickets, trace a loader without isolate"
-)
 
 
 class Views:
@@ -47,7 +37,6 @@ class Views:
     _epoch: int
     _seed: int
     _isolated: bool
-    _tracing = False
     _timing: Timing | None = None
     _dashboard: Any = None
 
@@ -83,33 +72,24 @@ class Views:
         """The samples that were left out or ended the run, oldest first (the last 10 000)."""
         return list(self._errors.records)
 
-    @contextmanager
-    def trace(self, path: str | os.PathLike[str], *, events: int = 500_000) -> Iterator[None]:
+    def trace(self, path: str | os.PathLike[str], *, events: int = 500_000) -> AbstractContextManager[None]:
         """Write what every worker does inside this block to `path`, for ui.perfetto.dev or chrome://tracing.
 
         The file has a track for each worker with its tickets, one for the training loop with its waits, and for
         each stage a counter of what is ready. A name that ends in ``.gz`` is compressed. At most `events` are kept,
         64 bytes each, the first ones; a warning says where the trace ends. The file is written when the block ends,
         in an exception too.
+
+        >>> import os, tempfile
+        >>> import penstock as ps
+        >>> with tempfile.TemporaryDirectory() as folder, ps.from_sequence(range(4)).loader() as loader:
+        ...     with loader.trace(f"{folder}/run.json"):
+        ...         samples = list(loader)
+        ...     os.listdir(folder)
+        ['run.json']
         """
-        limit = whole_number(events, "trace(events=)", least=1)
-        target = Path(path)
-        if not target.parent.is_dir():
-            raise PlanError(f"trace({str(path)!r}): there is no folder {str(target.parent)!r}; make it first")
-        if self._tracing:
-            raise PenstockError("this loader is being traced already; end that block first")
-        engine = self._engine
-        engine.check_open()
-        recording = Recording(perf_counter(), limit)
-        witness = Tracing(recording, lambda: () if self._isolated else engine.lanes.values())
-        self._tracing = True
-        join(engine, witness)
-        try:
-            yield
-        finally:
-            part(engine, witness)
-            self._tracing = False
-            _write(recording, target, perf_counter(), _UNSEEN if self._isolated else "")
+        block = named("penstock.core.tracing:traced")(self._engine, self._isolated, path, events)
+        return cast("AbstractContextManager[None]", block)
 
     def prometheus(self, **labels: str) -> str:
         """The counters in the text format of Prometheus, with histograms of how long tickets and waits took.
@@ -123,15 +103,16 @@ class Views:
         penstock_samples_total{rank="0"} 4
         """
         timing = self._timed()
+        export = named("penstock.stats.export:prometheus")
         labels_of = [stage.label for stage in self._engine.plan.stages]
         with LOCK:
-            return prometheus(self.stats(), labels_of, timing.tickets, timing.waits, labels)
+            return str(export(self.stats(), labels_of, timing.tickets, timing.waits, labels))
 
     def _timed(self) -> Timing:
         """How long tickets and waits take, counted from now on if they were not before."""
         if self._timing is None:
-            self._timing = Timing()
-            join(self._engine, self._timing)
+            self._timing = named("penstock.core.witness:Timing")()
+            named("penstock.core.witness:join")(self._engine, self._timing)
         return self._timing
 
     @property
@@ -153,30 +134,6 @@ class Views:
         """The page ends."""
         if self._dashboard is not None:
             self._dashboard.close()
-
-
-def _write(recording: Recording, target: Path, ended: float, note: str) -> None:
-    """Write a trace; the file is there as a whole or not at all."""
-    pid = os.getpid()
-    notes: dict[str, Any] = {"events": len(recording), "dropped": recording.dropped}
-    if note:
-        notes["note"] = note
-    partial = target.with_name(f".{target.name}.{pid}")
-    try:
-        compressed = target.suffix == ".gz"
-        with cast("IO[str]", gzip.open(partial, "wt") if compressed else partial.open("w")) as file:
-            recording.write(file, pid, notes)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    if recording.dropped:
-        warnings.warn(
-            f"the trace {str(target)!r} is full: it has {len(recording)} events, of the first "
-            f"{recording.last - recording.began:.3g} s of {ended - recording.began:.3g} s, and lacks "
-            f"{recording.dropped} later ones. Trace fewer steps, or give trace(events=) a larger number",
-            RuntimeWarning,
-            stacklevel=4,
-        )
 
 
 def _wanted(dashboard: bool | int | None) -> int | None:

@@ -50,6 +50,9 @@ class Feed:
         self.began = time()
         self.title = os.path.basename(sys.argv[0] or "python")
         self._points: deque[_Point] = deque(maxlen=_POINTS)
+        #: the plan, and the stages that had counters when it was asked for
+        self._explained: Mapping[str, Any] = {}
+        self._labels: set[str] | None = None
 
     def tick(self) -> None:
         """Remember one more point of the curves. Called once a second, by one thread."""
@@ -60,7 +63,7 @@ class Feed:
         loader = self._found()
         stats = loader.stats()
         diagnosis = loader.diagnose(last_s=_VERDICT_S)
-        plan = loader.explain().to_dict()
+        plan = self._plan(loader, stats)
         point = _point(stats)
         return {
             "title": self.title,
@@ -79,6 +82,13 @@ class Feed:
             "recent_errors": [_error(record) for record in loader.errors()[-_ERRORS:]][::-1],
             "curves": self._curves(since),
         }
+
+    def _plan(self, loader: Any, stats: Mapping[str, float]) -> Mapping[str, Any]:
+        """The stages, asked for again only if the loader has made another plan: explaining may take long."""
+        labels = {key for key in stats if key.endswith(".occupancy")}
+        if labels != self._labels:
+            self._explained, self._labels = loader.explain().to_dict(), labels
+        return self._explained
 
     def prometheus(self) -> str:
         """The counters in the text format of Prometheus."""

@@ -1,0 +1,89 @@
+"""A running loader in a few lines of a terminal. Pure: what the loader shows comes in, lines come out."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.cli.screen import Screen
+from penstock.stats.report import per_second, percent
+
+__all__ = ["board"]
+
+#: columns of the bar that shows how workers spend their time, of the one that shows what is ready, and of all but
+#: the stage's name
+_SHARES, _READY, _BESIDES = 16, 6, 56
+
+_RARE = {"errors": "failed", "deaths": "processes died", "stuck": "calls stuck"}
+
+
+def board(screen: Screen, shot: Mapping[str, Any]) -> list[str]:
+    """The lines for one loader, none wider than the screen; `shot` is what its page would show."""
+    separator = f" {screen.glyphs.dot} "
+    verdict = shot["verdict"]
+    head = f"process {shot['pid']}, {shot['state']}"
+    title = _cut(plain(shot["title"]), screen.width - len(head) - 2)
+    figures = [
+        f"{per_second(shot['samples_per_s'])[:-2]} samples/s",
+        f"the loop waits {percent(shot['wait_share'])}",
+        f"{shot['cores']:.1f} cores",
+        f"epoch {shot['epoch']:.0f}",
+        f"{shot['samples']:.0f} samples",
+    ]
+    figures += [f"{shot[key]:.0f} {words}" for key, words in _RARE.items() if shot[key]]
+    lines = [f"{screen.paint(title, 'bold')}  {head}"]
+    lines += textwrap.wrap(separator.join(figures), screen.width)
+    lines += ["", *(screen.paint(line, "bold") for line in textwrap.wrap(plain(verdict["advice"]), screen.width))]
+    names = ("", "workers", "time".ljust(_SHARES), "ready".ljust(_READY + 6), "could do")
+    lines += ["", screen.paint(_row(screen, False, *names), "dim")]
+    lines += [_stage(screen, stage) for stage in shot["stages"]]
+    shares = {"working": 1 - shot["wait_share"], "waiting_input": shot["wait_share"], "waiting_room": 0.0}
+    could = _could(verdict["loop_capacity"])
+    limits = verdict["limiting"] == "training loop"
+    lines.append(_row(screen, limits, "training loop", "", _shares(screen, shares), " " * (_READY + 6), could))
+    for error in shot["recent_errors"][:1]:
+        told = f"last error: {error['op']}, sample {error['sample']}: {error['type']}: {error['message']}"
+        lines += ["", screen.paint(_cut(plain(told), screen.width), "red")]
+    return lines
+
+
+def plain(text: str) -> str:
+    """The text without what would change the terminal: names and messages may hold anything.
+
+    >>> plain("a\\x1b[31mb")
+    'a?[31mb'
+    """
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _stage(screen: Screen, stage: Mapping[str, Any]) -> str:
+    ready = f"{screen.bar(stage['fill'], _READY, 'blue')} {percent(stage['fill']):>5}"
+    workers = f"{stage['workers']:.0f} {stage['on']}"
+    shares = _shares(screen, stage)
+    return _row(screen, stage["limits"], plain(stage["label"]), workers, shares, ready, _could(stage["capacity"]))
+
+
+def _row(screen: Screen, limits: bool, name: str, workers: str, shares: str, ready: str, could: str) -> str:
+    """One line of the table. `shares` and `ready` have their width already: colours take no columns."""
+    width = screen.width - _BESIDES
+    name = f"{'>' if limits else ' '} {_cut(name, width):{width}}"
+    return f"{screen.paint(name, 'bold') if limits else name} {workers:>10}  {shares}  {ready}  {could:>9}"
+
+
+def _shares(screen: Screen, shares: Mapping[str, float | None]) -> str:
+    glyphs = screen.glyphs
+    parts = [
+        (shares["working"] or 0.0, glyphs.working, "green"),
+        (shares["waiting_input"] or 0.0, glyphs.waiting_input, "yellow"),
+        (shares["waiting_room"] or 0.0, glyphs.waiting_room, "dim"),
+    ]
+    return screen.stack(parts, _SHARES)
+
+
+def _could(capacity: float | None) -> str:
+    return "" if capacity is None else per_second(capacity)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
