@@ -173,7 +173,7 @@ def test_calls_that_take_much_longer_than_others_are_named_and_bridged():
     found = verdict([part], stats | op("decode", "decode", 0.9, p50=0.0005, p99=0.4, longest=0.9, tail=0.8))
     # The loop would take 20 batches in a second, so 18 in 0.9 s.
     assert "prefetch(19) after batch(10)" in found.advice
-    assert "Half of the calls of decode take up to 500 µs, and 1 in 100 takes 400 ms or more" in found.advice
+    assert "Half of the calls of decode take up to 0.5 ms, and 1 in 100 takes 400 ms or more" in found.advice
 
 
 def test_ops_that_ride_together_are_told_apart():

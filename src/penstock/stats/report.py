@@ -153,10 +153,8 @@ def times(number: float) -> str:
 def duration(seconds: float) -> str:
     """
     >>> duration(0.0000213), duration(0.0123), duration(1.5)
-    ('21.3 µs', '12.3 ms', '1.5 s')
+    ('0.0213 ms', '12.3 ms', '1.5 s')
     """
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.3g} µs"
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
