@@ -146,6 +146,14 @@ def test_only_tensors_are_moved(fake):
     assert batch["when"].dtype == np.dtype("datetime64[D]")
 
 
+def test_a_tensor_that_requires_grad_is_copied_without_its_graph(fake):
+    torch = pytest.importorskip("torch")
+    (moved,) = ps.from_iterable([torch.ones(3, requires_grad=True)]).to("cuda")
+    fake.device_state.run()
+    assert not moved.requires_grad
+    assert moved.tolist() == [1, 1, 1]
+
+
 def test_a_place_of_its_own_behind_to_is_refused(fake):
     with pytest.raises(ps.PlanError, match=r"map\(lambda\) behind to\('cuda'\) has a place of its own"):
         numbers(8).to("cuda").map(lambda x: x, workers=2).loader()

@@ -477,3 +477,13 @@ def test_two_ops_and_two_seeds_draw_differently_from_global_generators():
 def test_any_other_rng_is_refused(rng):
     with pytest.raises(ps.PlanError, match="rng"):
         ps.from_sequence([1]).map(global_draws, rng=rng)
+
+
+def test_inline_global_generators_are_put_back():
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    pipeline = ps.from_sequence(range(5)).map(lambda x: x + random.random(), rng="global")
+    with pipeline.loader(inline=True, seed=3) as loader:
+        first = list(loader)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    with pipeline.loader(seed=3) as loader:
+        assert list(loader) == first

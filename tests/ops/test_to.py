@@ -1,6 +1,7 @@
 """to: batches as tensors or arrays, on a device."""
 
 import dataclasses
+import time
 import typing
 
 import numpy as np
@@ -9,6 +10,7 @@ from tests.cases import for_each
 from tests.helpers import any_layout
 
 import penstock as ps
+from penstock.devices.device import Device, Transfer
 from penstock.testing import check_resume
 
 #: bytes of a batch that comes in memory which is used again
@@ -185,6 +187,27 @@ def test_to_opens_a_stage_of_one_thread_and_the_workers_before_it_stay_as_they_a
     said = str(pipeline.explain())
     assert "to('numpy')" in said
     assert "at most 3 batches" in said
+
+
+def test_a_transfer_that_limits_is_told_and_more_workers_are_not_advised():
+    class Slow(Device):
+        name = "slow"
+
+        def transfer(self, dtype, depth):
+            return Waits()
+
+    class Waits(Transfer):
+        def move(self, batch, own_thread):
+            time.sleep(0.002)
+            return batch
+
+    with ps.from_arrays(np.zeros((800, 4))).batch(4).to(Slow()).loader(workers=2) as loader:
+        for _ in loader:
+            pass
+        found = loader.diagnose()
+    assert found.limiting == "to"
+    assert "One thread moves batches to the device" in found.advice
+    assert "→" not in found.advice
 
 
 def test_prefetch_behind_to_says_how_many_are_kept_ready():

@@ -10,6 +10,13 @@ from penstock.stats.part import Part
 
 __all__ = ["parts_of"]
 
+#: of a stage that begins with to(), which has one thread
+_MOVES = (
+    "One thread moves batches to the device and runs the ops behind to(): put what it need not do before "
+    "to(), with "
+    "workers, or move fewer bytes (uint8 instead of float32)."
+)
+
 
 def parts_of(plan: Plan) -> list[Part]:
     """One part per stage, sources first."""
@@ -34,6 +41,7 @@ def _parts(stage: Stage, reservoir: str, feeder: str) -> Iterator[Part]:
         reservoir=reservoir,
         feeder=feeder,
         ops=tuple(op_titles(stage).values()),
-        last_op=stage.steps[-1].op.label if stage.steps else stage.label,
+        last_op=next((step.op.label for step in reversed(stage.steps) if step.op.label), stage.label),
         ready=stage.bound_samples or stage.bound_tickets,
+        alone=_MOVES if any(step.op.moves is not None for step in stage.steps) else "",
     )

@@ -96,7 +96,8 @@ class CudaTransfer(Transfer):
         source = host_tensor(self._torch, value)
         if source is None:
             return moved_itself(value, self._device)
-        if source.device.type != "cpu" or source.layout is not self._torch.strided:
+        source = source.detach()  # a copy that belongs to a graph would keep its buffer in it
+        if source.device.type != "cpu" or source.layout is not self._torch.strided or source.is_nested:
             tensor = source.to(self._device, non_blocking=True)
         else:
             tensor = self._torch.empty(source.shape, dtype=source.dtype, device=self._device)

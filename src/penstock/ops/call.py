@@ -10,6 +10,7 @@ from typing import Any, Literal
 from penstock.checks import check_positive, whole_number
 from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Placement, Pool
+from penstock.lazy import named
 from penstock.ops.fields import get_field, with_field
 from penstock.ops.functions import as_function, check_function, function_name, is_async, settled, where
 from penstock.ops.op import Delivery, In, Op, Out
@@ -151,7 +152,13 @@ class CallOp(Op[In, Out]):
 
     def run(self, samples: list[Any], info: Any) -> list[Any]:
         fn, extra = self._arguments(info)
-        out: list[Any] = info.each(fn, samples, extra)
+        out: list[Any]
+        if self.rng == "global" and not info.own_thread:
+            # The training loop's own thread: what it draws itself must not depend on what was seeded here.
+            with named("penstock.generators:kept")():
+                out = info.each(fn, samples, extra)
+        else:
+            out = info.each(fn, samples, extra)
         return out
 
     async def run_async(self, samples: list[Any], info: Any) -> list[Any]:

@@ -267,16 +267,19 @@ class _Case(Figures):
         return min(max(row.workers, 2), max(round(self.cores), 1))
 
     def _locked(self, row: StageDiagnosis, gain: float) -> Diagnosis:
+        alone = self.parts[row.label].alone
         return self._told(
             row.label,
             f"{row.label} limits: its threads hold the interpreter lock, and whoever lets go of it waits "
-            f"{self.period.lock_wait_s * 1000:.1f} ms to get it back, the training loop too. With "
-            f'on="process", workers={self._processes(row)}: up to {_factor(gain)}.',
+            f"{self.period.lock_wait_s * 1000:.1f} ms to get it back, the training loop too. "
+            + (alone or f'With on="process", workers={self._processes(row)}: up to {_factor(gain)}.'),
             gain,
         )
 
     def _more_workers(self, tightest: Limit, next_limit: Limit | None) -> Diagnosis:
         part, workers = self.parts[tightest.label], self.workers(tightest)
+        if part.alone:
+            return self._told(tightest.label, f"{self._busy(tightest)} {part.alone}")
         if self.on_cpu(tightest.label) and self.bytes_per_s(tightest.label) > _COPIES:
             return self._copying(tightest)
         best = self._bounded(float(_MOST_TIMES), tightest, next_limit)

@@ -31,6 +31,8 @@ class Part:
     last_op: str = ""
     #: finished batches, or samples, that it keeps ready
     ready: int = 0
+    #: why it has one worker, which cannot be changed, and what to do instead; nothing where it can
+    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
