@@ -220,6 +220,8 @@ def test_every_sample_comes_once_and_in_order_from_a_store_that_fails(s3):
 
 def test_processes_get_the_same_from_a_store_that_fails(s3):
     with failing(s3, 2) as proxy:
-        data = ps.from_files("s3://bucket/many/{0000..0099}.bin", storage_options={"attempt_s": 1.0})
+        # As options: worker processes that are up since another test have the environment of that test.
+        server = {"endpoint": f"http://127.0.0.1:{proxy.server_port}", "client_options": {"allow_http": True}}
+        data = ps.from_files("s3://bucket/many/{0000..0099}.bin", storage_options={"attempt_s": 1.0, **server})
         assert list(map(data_of, TWO_PROCESSES.run(data))) == list(MANY.values())[:100]
         assert proxy.failed > 2
