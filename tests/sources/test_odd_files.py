@@ -109,6 +109,15 @@ def test_nothing_but_zeros_may_follow_the_end_of_an_archive(tmp_path, name, more
         list(ps.from_tar(write(tmp_path / name, one + more)))
 
 
+def test_a_sample_of_many_small_members_is_bounded_too(tmp_path):
+    path = write(tmp_path / "a.tar.gz", tar_bytes([f"0.{number:03}" for number in range(40)]))
+    assert len(next(iter(ps.from_tar(path, max_bytes=200)))) == 41
+    with pytest.raises(
+        ps.ReadError, match=r"a\.tar\.gz: byte \d+: the sample '0' has 105 bytes so far, more than max_bytes=100"
+    ):
+        list(ps.from_tar(path, max_bytes=100))
+
+
 @for_each("format", ["gnu", "posix"])
 def test_a_sparse_member_is_refused_by_name_or_position(tmp_path, format):
     with open(tmp_path / "0.jpg", "wb") as file:
@@ -267,3 +276,19 @@ def test_members_of_an_npz_file_are_named_in_errors_and_come_once(tmp_path):
             archive.writestr("x.npy", array.getvalue())
     with pytest.raises(ps.ReadError, match=r"b\.npz: it has the array 'x' twice"):
         len(ps.from_npy(tmp_path / "b.npz"))
+
+
+def test_a_shuffle_over_more_than_one_arrow_table_can_hold_reads_row_groups(tmp_path, monkeypatch):
+    pa, pq = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
+    from penstock.sources import tables
+
+    def too_large(source):
+        raise pa.ArrowInvalid("offset overflow while concatenating arrays")
+
+    pq.write_table(
+        pa.table({"a": [f"{number:05}" for number in range(1000)]}), tmp_path / "a.parquet", row_group_size=50
+    )
+    monkeypatch.setattr(tables.TableSource, "_all", too_large)
+    monkeypatch.setattr(tables, "_ONE_TABLE", 1000)
+    rows = [sample["a"] for sample in ps.from_parquet(tmp_path / "a.parquet").shuffle()]
+    assert sorted(rows) == [f"{number:05}" for number in range(1000)]

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tests.helpers import TWO_PROCESSES
 
 import penstock as ps
 from penstock import storage
@@ -219,7 +218,10 @@ def test_every_sample_comes_once_and_in_order_from_a_store_that_fails(s3):
 
 
 def test_processes_get_the_same_from_a_store_that_fails(s3):
-    with failing(s3, 2) as proxy:
-        data = ps.from_files("s3://bucket/many/{0000..0099}.bin", storage_options={"attempt_s": 1.0})
-        assert list(map(data_of, TWO_PROCESSES.run(data))) == list(MANY.values())[:100]
+    # Processes of its own: those of other tests would keep their connections, and have another environment.
+    with failing(s3, 2) as proxy, ps.Processes(2) as pool:
+        server = {"endpoint": f"http://127.0.0.1:{proxy.server_port}", "client_options": {"allow_http": True}}
+        data = ps.from_files("s3://bucket/many/{0000..0099}.bin", storage_options={"attempt_s": 1.0, **server})
+        with data.loader(on=pool, epochs=1) as loader:
+            assert list(map(data_of, loader)) == list(MANY.values())[:100]
         assert proxy.failed > 2

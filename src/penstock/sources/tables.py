@@ -26,6 +26,8 @@ __all__ = ["CACHE_BYTES", "TableShard", "TableSource", "batch_of"]
 CACHE_BYTES = 1 << 29
 #: rows of more row groups than this are read from one table of all rows, if that fits
 _FEW = 2
+#: Arrow counts the bytes of a text column in 31 bits, so larger tables stay in parts
+_ONE_TABLE = 1 << 30
 #: where a single run stands among the rows that are wanted is never asked
 _NOWHERE = np.empty(0, dtype=np.int64)
 
@@ -131,7 +133,7 @@ class TableSource(ShardSource):
     def _runs(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]]:
         """The row groups that have these rows, which rows of them, and their places among `indices`."""
         if self._from_all_over(indices):
-            if self.decoded_bytes <= self.groups.most_bytes:
+            if self.decoded_bytes <= min(self.groups.most_bytes, _ONE_TABLE):
                 # With one table of all rows, a column is one read instead of one per row group.
                 return [(self.groups.get("all", self._all), indices, _NOWHERE)]
             scattered = self._scattered(indices)
