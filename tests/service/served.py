@@ -32,6 +32,11 @@ def stream(n: int = 120) -> ps.Pipeline[Any]:
     return ps.from_iterable(range(n)).filter(even_or_big).shuffle(window=16).map(numbered).batch(4)
 
 
+def megabytes(n: int) -> ps.Pipeline[Any]:
+    """Batches of 1 MB."""
+    return ps.from_sequence(range(n)).map(lambda i: np.full(1 << 20, i & 255, np.uint8))
+
+
 def even_or_big(i: int) -> bool:
     return i % 2 == 0 or i > 50
 

@@ -1,7 +1,10 @@
 """Mode "shard": rank r of W gets every W-th batch, whatever happens to servers, connections and clients."""
 
 import json
+import os
+import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -271,3 +274,49 @@ def test_tensors_cross():
     tensors = ps.from_sequence(range(6)).map(lambda i: torch.full((3,), i)).batch(2)
     with ps.serve(tensors, HERE, mode="shard") as server:
         assert torch.equal(torch.cat(list(ps.connect(server.address)))[:, 0], torch.arange(6))
+
+
+def test_a_state_that_one_client_made_up_fails_for_that_client_alone(caplog):
+    whole = locally(pipeline())[0]
+    with ps.serve(pipeline(), HERE, mode="shard") as server, ps.connect(server.address).loader() as good:
+        batches = iter(good)
+        found = seen([next(batches)])
+        with ps.connect(server.address).loader() as loader:
+            part = iter(loader)
+            for _ in range(5):
+                next(part)
+            state = loader.state_dict()
+        bad = json.loads(json.dumps(state))
+        bad["at"]["front"]["own"]["states"]["0"][1]["sum"] = "0" * 16
+        bad = ps.edit_state({**state}, at=bad["at"])
+        with ps.connect(server.address).loader(state=bad) as loader:
+            server._broker.runs.clear()  # so that no window has its batch
+            with pytest.raises(ps.ServiceError, match="raised StateMismatch"):
+                list(loader)
+        found += seen(batches)
+    assert found == whole
+
+
+def test_a_stopped_client_costs_a_server_no_memory():
+    """Another reads 300 MB meanwhile."""
+    code = """
+import sys, penstock as ps
+for batch in ps.connect(sys.argv[1]):
+    print("here", flush=True)
+    sys.stdin.readline()
+"""
+    with server_process(mode="each", credit=3, pipeline="megabytes", args=[300]) as process:
+        client = nursery.Forked(code, process.address, server=False)
+        assert client.line(SOON_S) == "here\n"
+        os.kill(client.pid, signal.SIGSTOP)
+        assert sum(len(batch) for batch in ps.connect(process.address)) == 300 << 20
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        peak_kb = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+        client.kill()
+        client.close()
+    assert peak_kb < 250_000
+
+
+def test_staging_belongs_behind_the_connection():
+    with pytest.raises(ps.PlanError, match=r"put it behind connect\(\)"):
+        ps.serve(pipeline().to("numpy"), HERE)

@@ -104,6 +104,8 @@ class Broker:
             )
         elif self.draining and hello.session not in self.sessions:
             self.refuse(identity, hello, "draining", "this server is ending")
+        elif len(self.sessions) >= MOST_SESSIONS and hello.session not in self.sessions:
+            self.refuse(identity, hello, "busy", f"this server has {MOST_SESSIONS} sessions, and takes no more")
         else:
             before = self.sessions.pop(hello.session, None)
             session = Session.of(hello, identity, monotonic())
@@ -145,6 +147,9 @@ class Broker:
                 self.post(session, item)
                 session.next += session.step
             elif run.failure is not None:
+                if run.resumed_for not in (b"", session.token):
+                    self._part_with(run)  # it may have been the state that another client has sent
+                    continue
                 self.fail(session, run)
                 return
             elif run.total is not None and session.next >= run.total:
@@ -163,9 +168,17 @@ class Broker:
             # From where the others of its round read, who may be a little later.
             first = max(session.next - session.step + 1, session.resume[0] if session.resume[1] else 0)
             found = self.start(session.epoch, session.part, min(first, session.next), session.resume)
+            found.resumed_for = session.token if session.resume[1] else b""
         session.run = found
         self.sweep()
         return found
+
+    def _part_with(self, run: Run) -> None:
+        """Have its clients look for another run."""
+        for session in self.sessions.values():
+            if session.run is run and session.token != run.resumed_for:
+                session.run = None
+        self.sweep()
 
     def start(self, epoch: int, part: tuple[int, int], first: int, resume: tuple[int, bytes]) -> Run:
         run = Run(self.flows, epoch, part, first, resume, self.wake)

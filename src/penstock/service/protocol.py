@@ -36,7 +36,7 @@ _Token = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 _Text = Annotated[str, msgspec.Meta(max_length=2000)]
 #: a state of the served pipeline, as JSON
-_State = Annotated[bytes, msgspec.Meta(max_length=262_144)]
+_State = Annotated[bytes, msgspec.Meta(max_length=65_536)]
 
 
 _Numbers = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=20_000)]

@@ -23,7 +23,7 @@ __all__ = ["Item", "Run"]
 #: how often the state of the pipeline is sent along
 _STATE_S = 0.02
 #: a longer state is not sent; the pass is then begun anew where a client cannot be served from the window
-_STATE_BYTES = 200_000
+_STATE_BYTES = 60_000
 
 
 class Item:
@@ -63,6 +63,8 @@ class Run:
         #: how many batches the flow has, once that is known
         self.total: int | None = None
         self.failure: BaseException | None = None
+        #: whose state it went on from; empty if it began at the first batch
+        self.resumed_for = b""
         #: since when nobody has read it
         self.unused: float | None = None
         self._start = first

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
+from penstock.checks import whole_number
+from penstock.errors import PlanError
 from penstock.service.broker import Broker, Send
 from penstock.service.flows import Flows
 from penstock.service.ledger import Ledger, Refusal
@@ -25,6 +27,8 @@ __all__ = ["SplitBroker"]
 
 #: clients that live say so within this time
 _SIGN_OF_LIFE_S = 1.2
+#: a client that wanted to go on and has not come back in this time begins anew
+_FORGET_S = 300.0
 
 
 class _Board:
@@ -76,9 +80,9 @@ class SplitBroker(Broker):
         """Go on from the states of all clients, unless another of them has done so already."""
         try:
             wanted: Mapping[str, Any] = json.loads(hello.state)
-            kept = {str(client): int(count) for client, count in wanted["clients"].items()}
+            kept = {str(client): whole_number(count, "clients") for client, count in wanted["clients"].items()}
             generation, ledger = int(wanted["generation"]), str(wanted["ledger"])
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, PlanError):
             self._turn_away(session, hello, "state", "the state makes no sense")
             return False
         if ledger != self.ledger.id:
@@ -204,6 +208,11 @@ class SplitBroker(Broker):
                 continue
             return item
         return None
+
+    def tick(self) -> None:
+        super().tick()
+        limit = monotonic() - _FORGET_S
+        self._asked = {token: asked for token, asked in self._asked.items() if asked > limit}
 
     def close(self) -> None:
         super().close()
