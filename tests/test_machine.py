@@ -68,6 +68,17 @@ def test_the_cpu_quota_of_cgroups(tmp_path_factory, files, quota):
     assert machine.cpu_quota(system(tmp_path_factory.mktemp("root"), files)) == quota
 
 
+def test_periods_in_which_a_quota_was_used_up(tmp_path):
+    files = {
+        "proc/self/cgroup": "0::/job\n",
+        "sys/fs/cgroup/job/cpu.max": "50000 100000\n",
+        "sys/fs/cgroup/job/cpu.stat": "usage_usec 9\nnr_periods 40\nnr_throttled 30\nthrottled_usec 7\n",
+        "sys/fs/cgroup/cpu.stat": "nr_periods 9\nnr_throttled 9\n",
+    }
+    assert machine.cpu_periods(system(tmp_path, files)) == (40, 30)
+    assert machine.cpu_periods(str(tmp_path / "nowhere")) == (0, 0)
+
+
 @for_each("quota, usable", [("50000", 1), ("100000", 1), ("100000000", None)])
 def test_a_quota_bounds_the_cpus_that_can_be_used(tmp_path_factory, quota, usable):
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}

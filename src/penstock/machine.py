@@ -14,6 +14,7 @@ from os.path import join
 __all__ = [
     "busy_s",
     "children",
+    "cpu_periods",
     "cpu_pressure",
     "cpu_quota",
     "cpus",
@@ -100,6 +101,18 @@ def busy_s(of: list[int], root: str = _ROOT) -> float | None:
         elif found and not name.startswith("cpu"):
             break
     return ticks / os.sysconf("SC_CLK_TCK") if found else None
+
+
+def cpu_periods(root: str = _ROOT) -> tuple[int, int]:
+    """Periods of CPU quotas that have passed for the cgroups of this process, and those with a wait."""
+    periods = throttled = 0
+    for group in _cgroups(root, "cpu"):
+        if _quota(group) is not None:
+            for line in _text(group, "cpu.stat").splitlines():
+                name, _, number = line.partition(" ")
+                periods += int(number) if name == "nr_periods" else 0
+                throttled += int(number) if name == "nr_throttled" else 0
+    return periods, throttled
 
 
 def run_delay_s(root: str = _ROOT) -> float:

@@ -1,6 +1,7 @@
 """The times of calls: timed ones stand for all of their ticket, and percentiles come from a histogram."""
 
 import asyncio
+import time
 
 import pytest
 from tests.cases import for_each
@@ -46,9 +47,21 @@ def test_what_was_found_travels_as_plain_data():
     timing = Timing()
     timing.whole(1, 8, len, [1])
     timing.end()
-    copy = Timing.of(timing.ops, timing.delay_s, 5)
-    assert (copy.ops, copy.delay_s, copy.nbytes) == (timing.ops, timing.delay_s, 5)
-    assert copy.delay_s >= 0
+    copy = Timing.of(timing.plain, 5)
+    assert (copy.plain, copy.nbytes) == (timing.plain, 5)
+
+
+def test_work_is_told_from_waiting():
+    waits = Timing(time.thread_time)
+    time.sleep(0.05)
+    waits.end()
+    assert waits.seconds >= 0.05
+    works = Timing(time.thread_time)
+    while time.thread_time() - works._began[1] < 0.05:
+        pass
+    works.end()
+    assert 0.05 <= works.busy_s <= works.seconds
+    assert works.busy_s > waits.busy_s
 
 
 @for_each("seconds", [1e-7, 3e-6, 0.0004, 0.02, 7.0])

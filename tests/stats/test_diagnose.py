@@ -213,6 +213,14 @@ def test_a_cpu_quota_counts_as_cores():
     assert found.cores == 2.0
 
 
+def test_a_quota_that_makes_the_run_wait_is_named_however_little_it_gets():
+    # On a busy machine less than the quota is used, and still the quota stops it again and again.
+    stats = counters(cores=0.3) | stage("decode", 0.99, cpu=0.2) | {"quota_periods": 100, "quota_throttled": 60}
+    found = verdict([Part("decode", kind="process")], stats, cores=64, quota=0.5)
+    assert found.expected_gain == 1.0
+    assert "CPU quota" in found.advice
+
+
 def test_a_quota_bounds_processes_that_are_advised():
     stats = counters(wait=0.8, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.99, workers=8, cpu=0.125)
     found = verdict([Part("tokenise")], stats, cores=64, quota=2.0)
@@ -257,7 +265,7 @@ def test_no_more_workers_than_cores_are_advised_for_what_computes(workers):
 def test_what_computes_is_known_on_a_busy_machine_too():
     # Other programs take half of the time that the two workers would need.
     stats = counters(cores=1.0) | stage("decode", 0.99, workers=2, cpu=0.5) | busy_neighbours(2.0)
-    delays = {"stage.decode.timed_s": 1.0, "stage.decode.timed_delay_s": 0.48}
+    delays = {"stage.decode.timed_s": 1.0, "stage.decode.timed_busy_s": 0.97, "stage.decode.timed_delay_s": 0.48}
     found = verdict([Part("decode", kind="process")], stats | delays, cores=2)
     assert found.expected_gain == 1.0
     assert "→" not in found.advice

@@ -69,7 +69,7 @@ class Dispatch:
         else:
             counters.measured(job.seconds, job.cpu_s)
         if job.timing is not None:
-            counters.timed(job.timing, job.seconds)
+            counters.timed(job.timing)
             job.timing = None
         samples = 0 if job.made is None else len(job.made.samples)
         counters.samples += samples

@@ -136,7 +136,7 @@ def run(job: Job | Pull, worker: Any, inline: bool = False) -> None:
         if job.chunks is None:
             task = _task(job, worker, inline)
             if cpu_began is not None and began >= lane.counters.time_due:
-                task.timing = Timing()
+                task.timing = Timing(thread_time)
             engine.tasks[worker] = job
             # One unit of a program that makes nothing more of it needs no generator.
             if lane.program.simple and job.expected == 1:

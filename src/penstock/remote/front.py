@@ -327,8 +327,7 @@ class _Front:
             job.owner = self.worker
             self.paused[sent.ticket] = weakref.ref(job)
         if reply.timed is not None:
-            ops, delay_s = reply.timed
-            job.timing = Timing.of(ops, delay_s, cargo.nbytes)
+            job.timing = Timing.of(reply.timed, cargo.nbytes)
         return [self._handing_in(job, chunk, done, reply.seconds, reply.cpu_s)]
 
     def _handing_in(

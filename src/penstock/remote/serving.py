@@ -177,7 +177,7 @@ class _Serving:
         task.timeouts, task.condemned = request.timeouts, request.condemned
         if watch.began >= post.time_due:
             post.time_due = watch.began + EVERY_S
-            task.timing = Timing()
+            task.timing = Timing(time.process_time)
         try:
             carried = self._carried(request, program, message)
             if request.places is not None:
@@ -226,6 +226,8 @@ class _Serving:
         opened.enter()
         chunk, done = self._made(opened, watch)
         opened.task.rest()
+        if opened.task.timing is not None:
+            opened.task.timing.end()
         if not self.desk.wanted(ticket):
             chunk, done = Chunk([], ()), True
         if done:
@@ -282,10 +284,7 @@ class _Serving:
         while not self.returned.empty():
             returned.append(self.returned.get_nowait())
         timing, opened.task.timing = opened.task.timing, None
-        timed = None
-        if timing is not None:
-            timing.end()
-            timed = timing.ops, timing.delay_s
+        timed = None if timing is None else timing.plain
         newborn.flush()  # what the user's functions print is seen at once, and not lost if they are killed
         # What was spent contains the time it took to write.
         self.wire.send(("chunk", *Reply(request.ticket, done, *watch.spent, cargo, returned, kept, timed)), body)

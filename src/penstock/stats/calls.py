@@ -35,28 +35,45 @@ class Op(NamedTuple):
 
 
 class Timing:
-    """The times of the calls in one ticket."""
+    """The times of the calls in one ticket. Made by its worker when it begins; `end` is called when it is done."""
 
-    __slots__ = ("_delay_began", "delay_s", "found", "nbytes")
+    __slots__ = ("_began", "_cpu_clock", "busy_s", "delay_s", "found", "nbytes", "seconds")
 
-    def __init__(self) -> None:
+    def __init__(self, cpu_clock: Callable[[], float] | None = None) -> None:
         self.found: list[Timed | Op] = []
         #: what the chunk that came of it weighs
         self.nbytes = 0
-        #: seconds in which the worker could have run, but other threads and programs had all CPUs
-        self.delay_s = 0.0
-        self._delay_began = run_delay_s()
+        #: how long the ticket took; of that, the worker was on a CPU, or could have been, but others had all CPUs
+        self.seconds = self.busy_s = self.delay_s = 0.0
+        self._cpu_clock = cpu_clock
+        self._began = self._now()
 
-    @classmethod
-    def of(cls, ops: Sequence[tuple[int, int, list[float]]], delay_s: float, nbytes: int) -> Timing:
-        """What was found in another process."""
-        timing = cls.__new__(cls)
-        timing.found, timing.delay_s, timing.nbytes = [Op(*one) for one in ops], delay_s, nbytes
-        return timing
+    def _now(self) -> tuple[float, float, float]:
+        """The clock, the CPU clock, and the delay so far; a coroutine has only the first."""
+        if self._cpu_clock is None:
+            return perf_counter(), 0.0, 0.0
+        return perf_counter(), self._cpu_clock(), run_delay_s()
 
     def end(self) -> None:
         """The ticket is done, in the thread that began it."""
-        self.delay_s = max(run_delay_s() - self._delay_began, 0.0)
+        self.seconds, cpu_s, self.delay_s = (
+            max(now - began, 0.0) for now, began in zip(self._now(), self._began, strict=True)
+        )
+        self.busy_s = min(cpu_s + self.delay_s, self.seconds)
+
+    @property
+    def plain(self) -> tuple[Any, ...]:
+        """What was found, as plain data."""
+        return self.ops, self.seconds, self.busy_s, self.delay_s
+
+    @classmethod
+    def of(cls, plain: tuple[Any, ...], nbytes: int) -> Timing:
+        """What was found in another process."""
+        timing = cls()
+        ops, timing.seconds, timing.busy_s, timing.delay_s = plain
+        timing.found = [Op(*one) for one in ops]
+        timing.nbytes = nbytes
+        return timing
 
     def function(self, step: int, fn: Callable[[Any], Any], asynchronous: bool) -> Any:
         """`fn`, timed."""
@@ -73,7 +90,7 @@ class Timing:
 
     @property
     def ops(self) -> list[tuple[int, int, list[float]]]:
-        """What was found, as plain data."""
+        """What was found of each op: its number, all calls, and the times of some."""
         return [(one.step, one.calls, list(one.times)) for one in self.found if one.times]
 
 

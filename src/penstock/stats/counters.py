@@ -23,6 +23,7 @@ SUMMED = (
     "waiting_memory_s",
     "timed_s",
     "timed_bytes",
+    "timed_busy_s",
     "timed_delay_s",
     "samples",
 )
@@ -46,6 +47,7 @@ class StageCounters:
         "samples",
         "short",
         "time_due",
+        "timed_busy_s",
         "timed_bytes",
         "timed_delay_s",
         "timed_s",
@@ -78,7 +80,8 @@ class StageCounters:
         self.time_due = now
         self.timed_s = 0.0
         self.timed_bytes = 0
-        #: of `timed_s`: workers could have run, and no CPU was free for them
+        #: of `timed_s`: workers were on a CPU or could have been; the latter alone
+        self.timed_busy_s = 0.0
         self.timed_delay_s = 0.0
         self.ops: dict[int, CallTimes] = {}
         self._fill_s = 0.0
@@ -92,11 +95,12 @@ class StageCounters:
             self.unmeasured_s = 0.0
             self.cpu_due = self.last + _MEASURE_S
 
-    def timed(self, timing: Timing, seconds: float) -> None:
-        """The calls of a ticket were timed, which took so long in all."""
-        self.timed_s += seconds
+    def timed(self, timing: Timing) -> None:
+        """The calls of a ticket were timed."""
+        self.timed_s += timing.seconds
+        self.timed_busy_s += timing.busy_s
         self.timed_bytes += timing.nbytes
-        self.timed_delay_s += min(timing.delay_s, seconds)
+        self.timed_delay_s += min(timing.delay_s, timing.seconds)
         self.time_due = self.last + EVERY_S
         for step, calls, times in timing.ops:
             self.ops.setdefault(step, CallTimes()).add(calls, times)

@@ -297,7 +297,7 @@ class _Case(Figures):
             return f"More workers for it alone would not help, as {next_limit.label} is nearly as slow."
         if not self.full and self.on_cpu(tightest.label):
             return (
-                f"It computes, and it has as many workers as there are cores for it ({self.cores:.2g}), so more "
+                f"It computes, and it has as many workers as there are cores for it ({self._available}), so more "
                 f"would not help.{self._delay(tightest.label)} {self._less_work(tightest.label)}"
             )
         return self._no_cores
@@ -321,9 +321,18 @@ class _Case(Figures):
         return f" Its workers wait {percent(delayed)} of their time for a CPU." if delayed >= _DELAYED else ""
 
     @property
+    def _available(self) -> str:
+        """The cores that this run may keep busy, and why not more."""
+        quota, others = self.allowed.quota, self.period.others
+        if quota is not None and quota <= self.cores:
+            return f"{quota:.3g}, which is the CPU quota of the cgroup"
+        taken = f", as other programs keep {others:.1f} busy" if others >= _OTHERS else ""
+        return f"{self.cores:.2g}{taken}"
+
+    @property
     def _no_cores(self) -> str:
         count, quota, others = self.allowed.cores, self.allowed.quota, self.period.others
-        if quota is not None and quota <= count - others:
+        if quota is not None and (quota <= count - others or self.full):
             busy = f"All of the {quota:.3g} cores that the CPU quota of the cgroup allows are in use"
         elif others >= _OTHERS:
             busy = f"Other programs keep {others:.1f} of the {count} cores busy, and this run the rest"

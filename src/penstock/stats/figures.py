@@ -24,6 +24,8 @@ _ONLY_READS = 0.8
 _ON_CPU = 0.7
 #: however busy others are, the system gives us about so much of the machine
 _FAIR = 0.5
+#: a share of the periods of a CPU quota in which we had to wait that makes the quota what limits
+_THROTTLED = 0.3
 #: cores in use, of those there are for us, that leave nothing for another worker
 _FULL = 0.92
 
@@ -113,8 +115,10 @@ class Figures:
 
     def on_cpu(self, label: str) -> bool:
         """Whether a stage computes, rather than waits, while it is at work."""
-        working_s = self.period.stage(label, "working_s")
-        return self.period.stage(label, "cpu_s") + self._delayed(label) * working_s > _ON_CPU * working_s > 0
+        working_s, timed_s = self.period.stage(label, "working_s"), self.period.stage(label, "timed_s")
+        if self.period.stage(label, "cpu_s") > _ON_CPU * working_s > 0:
+            return True
+        return self.period.stage(label, "timed_busy_s") > _ON_CPU * timed_s > 0
 
     def _delayed(self, label: str) -> float:
         """The share of its time at work in which a stage could have run, and no CPU was free for it."""
@@ -187,8 +191,8 @@ class Figures:
 
     @property
     def full(self) -> bool:
-        """Whether this run keeps all cores busy that it may use."""
-        return self.period.cores_used >= _FULL * self.cores
+        """Whether this run keeps all cores busy that it may use, or a quota makes it wait."""
+        return self.period.throttled > _THROTTLED or self.period.cores_used >= _FULL * self.cores
 
     @property
     def gain_of_loop(self) -> float:
@@ -200,6 +204,8 @@ class Figures:
     def gain_of_cores(self) -> float:
         """What can be gained until all cores are in use."""
         used = self.period.cores_used
+        if self.period.throttled > _THROTTLED:
+            return 1.0
         return max(self.cores / used, 1.0) if used else inf
 
     def most_workers(self, label: str, workers: int, others: bool = False) -> int:

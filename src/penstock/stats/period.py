@@ -62,6 +62,12 @@ class Period:
         return max(self.of("machine_busy_s") / seconds - self.cores_used, 0.0) if seconds > 0 else 0.0
 
     @property
+    def throttled(self) -> float:
+        """The share of the periods of a CPU quota in which this process, or another of its cgroup, had to wait."""
+        periods = self.of("quota_periods")
+        return self.of("quota_throttled") / periods if periods else 0.0
+
+    @property
     def pause_share(self) -> float:
         """The share of the time that was not spent in epochs."""
         open_s = self.of("open_s")

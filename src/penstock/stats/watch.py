@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter, process_time, thread_time
 from typing import NamedTuple
 
-from penstock.machine import busy_s, cpus
+from penstock.machine import busy_s, cpu_periods, cpus
 from penstock.stats.counters import ReaderCounters
 from penstock.stats.lock import LOCK_PROBE
 
@@ -108,7 +108,15 @@ class Meter:
         return {name: one - before for name, one, before in zip(_NAMES, now, self._began, strict=True)}
 
 
-_NAMES = ("open_s", "lock_tries", "lock_wait_s", "machine_s", "machine_busy_s")
+_NAMES = (
+    "open_s",
+    "lock_tries",
+    "lock_wait_s",
+    "machine_s",
+    "machine_busy_s",
+    "quota_periods",
+    "quota_throttled",
+)
 #: how often the CPU time of all programs is looked at: that takes 0.1 ms, and more with many cores
 _MACHINE_S = 0.5
 
@@ -119,13 +127,14 @@ class _Machine:
     def __init__(self) -> None:
         self.looked = 0.0
         self.busy_s = 0.0
+        self.periods = (0, 0)
 
-    def look(self, now: float) -> tuple[float, float]:
+    def look(self, now: float) -> tuple[float, ...]:
         if now >= self.looked + _MACHINE_S:
             found = busy_s(cpus())
             if found is not None:
-                self.looked, self.busy_s = now, found
-        return self.looked, self.busy_s
+                self.looked, self.busy_s, self.periods = now, found, cpu_periods()
+        return self.looked, self.busy_s, *self.periods
 
 
 _MACHINE = _Machine()
