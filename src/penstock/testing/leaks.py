@@ -19,7 +19,9 @@ working
 
 import gc
 import os
+import stat
 import sys
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -190,7 +192,9 @@ def _shared_memory() -> Iterator[_Key]:
     for name in _names("/dev/shm"):
         with suppress(OSError):  # removed meanwhile
             status = os.stat(f"/dev/shm/{name}")
-            if status.st_uid == os.getuid():
+            # Folders, and files of `tempfile`, are of programs that keep them there for speed.
+            shared = stat.S_ISREG(status.st_mode) and not name.startswith(tempfile.gettempprefix())
+            if shared and status.st_uid == os.getuid():
                 yield "shared memory", status.st_ino, name
 
 
