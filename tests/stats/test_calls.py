@@ -9,12 +9,12 @@ from tests.cases import for_each
 from penstock.stats.calls import CallTimes, Timing
 
 
-def test_the_first_calls_of_a_ticket_are_timed_and_all_are_counted():
+def test_calls_are_timed():
     timing = Timing()
     double = timing.function(3, lambda x: 2 * x, False)
-    assert [double(x) for x in range(100)] == [2 * x for x in range(100)]
+    assert [double(x) for x in range(10)] == [2 * x for x in range(10)]
     ((step, calls, times),) = timing.ops
-    assert (step, calls, len(times)) == (3, 100, 16)
+    assert (step, calls, len(times)) == (3, 10, 10)
     assert all(seconds >= 0 for seconds in times)
 
 

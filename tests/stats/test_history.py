@@ -37,3 +37,13 @@ def test_the_next_is_due_a_moment_later():
     assert history.due < 0
     history.add(Snapshot(5.0, {}))
     assert 5.0 < history.due < 6.0
+
+
+def test_what_is_kept_comes_back_and_names_are_shared():
+    history = History()
+    for second in range(3):
+        history.add(Snapshot(second, {"samples": second, "wait_s": 0.5}))
+    history.add(Snapshot(3, {"samples": 3, "wait_s": 0.5, "late": 1}))  # a counter that came later
+    assert history.since(1) == Snapshot(1, {"samples": 1, "wait_s": 0.5})
+    assert history.since(9).stats == {"samples": 3, "wait_s": 0.5, "late": 1}
+    assert history._kept[0].names is history._kept[2].names

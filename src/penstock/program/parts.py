@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
+from types import CodeType
 from typing import Any
 
 from penstock.plan.plan import Step
 from penstock.program.fused import FusedMaps
 from penstock.program.task import Task
-from penstock.stats.calls import Timing
+from penstock.stats.calls import TIMED_CALLS, Timed, Timing
 
 __all__ = ["Part", "parted", "parts_for", "timed_parts"]
 
@@ -33,15 +34,48 @@ def parts_for(parts: Sequence[Part], task: Task) -> Sequence[Part]:
 
 
 class _TimedMaps(FusedMaps):
-    """The same loop over functions that are timed. Made for one ticket."""
+    """The same loop, made for one ticket: over its first samples with functions that are timed, then as ever.
+
+    Called again after a failure, it goes on with the samples that are left, the first of them timed again.
+    """
 
     def __init__(self, maps: FusedMaps, timing: Timing) -> None:
         super().__init__(maps.steps)
         self._timing = timing
+        self._plain = self._loop
+        self._loop = self._both_async if self.asynchronous else self._both
+
+    @property
+    def code(self) -> CodeType:
+        return self._plain.__code__
 
     def _bound(self, task: Task) -> list[Any]:
-        bound = task.bench.bound
-        return [self._timing.function(step.number, bound[step.number], self.asynchronous) for step in self.steps]
+        return [task.bench.bound[step.number] for step in self.steps]
+
+    def _timed(self, functions: Sequence[Any]) -> list[Timed]:
+        timing = self._timing
+        pairs = zip(self.steps, functions, strict=True)
+        return [timing.function(step.number, function, self.asynchronous) for step, function in pairs]
+
+    def _both(self, left: Iterator[Any], out: list[Any], *functions: Any) -> None:
+        timed = self._timed(functions)
+        self._plain(islice(left, TIMED_CALLS), out, *timed)
+        before = len(out)
+        self._plain(left, out, *functions)
+        _count(timed, len(out) - before)
+
+    async def _both_async(self, left: Iterator[Any], out: list[Any], *functions: Any) -> None:
+        timed = self._timed(functions)
+        await self._plain(islice(left, TIMED_CALLS), out, *timed)
+        before = len(out)
+        await self._plain(left, out, *functions)
+        _count(timed, len(out) - before)
+
+
+def _count(timed: Sequence[Timed], calls: int) -> None:
+    """So many calls more were not timed."""
+    for one in timed:
+        one.calls += calls
 
 
 def timed_parts(parts: Sequence[Part], task: Task) -> Sequence[Part]:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from penstock.machine import run_delay_s
 
-__all__ = ["EVERY_S", "CallTimes", "Op", "Timed", "Timing"]
+__all__ = ["EVERY_S", "TIMED_CALLS", "CallTimes", "Op", "Timed", "Timing"]
 
 #: how often a ticket of a stage is timed
 EVERY_S = 0.1
 #: so many calls of one function are timed in a ticket
-_CALLS = 16
+TIMED_CALLS = 16
 #: buckets of the histogram: four for each doubling, from a quarter of a microsecond on
 _PER_DOUBLING, _LEAST_S, _BUCKETS = 4, 0.25e-6, 132
 #: a call of so many times the median is in the tail
@@ -75,7 +75,7 @@ class Timing:
         timing.nbytes = nbytes
         return timing
 
-    def function(self, step: int, fn: Callable[[Any], Any], asynchronous: bool) -> Any:
+    def function(self, step: int, fn: Callable[[Any], Any], asynchronous: bool) -> Timed:
         """`fn`, timed."""
         timed = (TimedAsync if asynchronous else Timed)(step, fn)
         self.found.append(timed)
@@ -95,7 +95,7 @@ class Timing:
 
 
 class Timed:
-    """A function whose first calls are timed."""
+    """A function whose calls are timed. `calls` may count others of the same ticket that were not."""
 
     __slots__ = ("calls", "fn", "step", "times")
 
@@ -107,8 +107,6 @@ class Timed:
 
     def __call__(self, sample: Any) -> Any:
         self.calls += 1
-        if self.calls > _CALLS:
-            return self.fn(sample)
         began = perf_counter()
         try:
             return self.fn(sample)
@@ -127,8 +125,7 @@ class TimedAsync(Timed):
         try:
             return await self.fn(sample)
         finally:
-            if self.calls <= _CALLS:
-                self.times.append(perf_counter() - began)
+            self.times.append(perf_counter() - began)
 
 
 class CallTimes:

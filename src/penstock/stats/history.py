@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
@@ -21,6 +22,18 @@ class Snapshot(NamedTuple):
     stats: Mapping[str, float]
 
 
+class _Kept(NamedTuple):
+    """A snapshot as it is kept: numbers in a row, and their names, which many snapshots share."""
+
+    now: float
+    names: tuple[str, ...]
+    values: array[float]
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.now, dict(zip(self.names, self.values, strict=True)))
+
+
 class History:
     """Snapshots of a whole run, never more than a few hundred.
 
@@ -32,13 +45,16 @@ class History:
     """
 
     def __init__(self) -> None:
-        self._kept: list[Snapshot] = []
+        self._kept: list[_Kept] = []
         #: when the next one is to be taken
         self.due = -inf
 
     def add(self, snapshot: Snapshot) -> None:
         """Keep one more. When there are too many, those go that are closer together than they need be."""
-        self._kept.append(snapshot)
+        names = tuple(snapshot.stats)
+        if self._kept and self._kept[-1].names == names:
+            names = self._kept[-1].names
+        self._kept.append(_Kept(snapshot.now, names, array("d", snapshot.stats.values())))
         self.due = snapshot.now + _EVERY_S
         if len(self._kept) <= _MOST:
             return
@@ -52,7 +68,8 @@ class History:
     def since(self, then: float) -> Snapshot | None:
         """The last snapshot taken until `then`, or the first of all."""
         older = [one for one in self._kept if one.now <= then]
-        return older[-1] if older else self._kept[0] if self._kept else None
+        found = older[-1] if older else self._kept[0] if self._kept else None
+        return None if found is None else found.snapshot
 
     def __len__(self) -> int:
         return len(self._kept)
