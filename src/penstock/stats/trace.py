@@ -34,7 +34,7 @@ class Recording:
     >>> recording.span("ticket", recording.track("thread-1.1"), "decode", 100.5, 100.75, units=8, samples=8)
     >>> recording.level("decode", 100.75, 3)
     >>> [(event["name"], event["ph"], event["ts"]) for event in recording.events(pid=7) if event["ph"] != "M"]
-    [('decode', 'X', 500000.0), ('ready: decode', 'C', 750000.0)]
+    [('decode', 'X', 500000.0), ('decode', 'C', 750000.0)]
     """
 
     def __init__(self, began: float, limit: int) -> None:
@@ -128,7 +128,7 @@ class Recording:
         kind, track, _, began, ended, units, samples, cpu_s = row
         ts = self._us(began)
         if kind == _LEVEL:
-            return {"name": f"ready: {name}", "ph": "C", "ts": ts, "args": {"ready": int(units)}}
+            return {"name": name, "ph": "C", "ts": ts, "args": {"ready": int(units)}}
         event: dict[str, Any] = {"name": name, "cat": _SPANS[int(kind)], "ph": "X", "ts": ts, "tid": int(track)}
         event["dur"] = round(self._us(ended) - ts, 3)
         if kind == _TICKET:
