@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import threading
+import time
 
 from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, Gate, Peak, await_event
@@ -373,3 +374,12 @@ def test_inline_makes_nothing_before_it_is_asked_for():
         assert calls == []
         assert next(batches) == 0
         assert len(calls) < 20
+
+
+def test_coroutines_that_await_nothing_let_others_have_their_turn():
+    async def computes(sample):
+        time.sleep(0.005)
+        return sample
+
+    with ps.from_sequence(range(10**9)).map(computes, workers=3).loader() as loader:
+        assert [sample for sample, _ in zip(loader, range(30), strict=False)] == list(range(30))

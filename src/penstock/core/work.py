@@ -83,6 +83,10 @@ async def work_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: An
 
 
 async def _life_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
+    """As `_life`. A function that awaits nothing must not keep the others on the loop from their tickets."""
+    import asyncio
+
+    others_ran = perf_counter()
     with LOCK:
         crew.enlist(worker)
         if grow:
@@ -91,6 +95,7 @@ async def _life_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: A
     if job is None:
         return
     while True:
+        crew.turn_of = worker
         if isinstance(job, Job):
             await _run_async(job, worker)
         elif job is not None:
@@ -107,6 +112,11 @@ async def _life_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: A
             if ends or worker.retired:
                 return
             await worker.park()
+        elif crew.turn_of is not worker:
+            others_ran = now
+        elif now - others_ran > PAUSE_S:
+            await asyncio.sleep(0)
+            others_ran = perf_counter()
 
 
 def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:

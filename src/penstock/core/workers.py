@@ -109,6 +109,8 @@ class Crew:
         #: the first tickets of workers that are being started
         self._starting: set[Job | Pull] = set()
         self._turn = 0
+        #: of those on one event loop, the one that began a ticket last
+        self.turn_of: Worker | None = None
         self._started = 0
         #: processes that have died since the last one answered
         self.deaths = 0
