@@ -113,13 +113,3 @@ def test_idle_blocks_may_take_what_neither_samples_nor_blocks_that_are_out_take(
     assert (budget.spare(0), budget.spare(70), budget.spare(90)) == (20, 20, 10)
     budget.take(80)
     assert budget.spare(0) == 0
-
-
-def test_what_is_reserved_for_chunks_in_the_making_leaves_half_of_it_to_idle_blocks():
-    budget = Budget(100)
-    budget.reserve(60)
-    assert (budget.used, budget.spare(0), budget.spare(80)) == (60, 70, 20)
-    assert not budget.admits(50)
-    budget.reserve(-60)
-    budget.take(60)
-    assert budget.spare(0) == 40

@@ -88,8 +88,6 @@ class Budget:
         #: bytes after which a worker hands in what it has, so that no chunk is much larger than a sample
         self.portion = 0
         self.used = 0
-        #: what of it is reserved for chunks in the making: an estimate
-        self.reserved = 0
         self.peak = 0
 
     def divide(self, workers: int) -> None:
@@ -111,16 +109,9 @@ class Budget:
         """How many bytes of idle blocks may be kept while so many are out: what is free of the bound.
 
         Not all that are out are in `used`: the training loop may hold some, and samples go to workers in others.
-        What is reserved counts by half. It is as much as the largest of the last chunks takes, and most take less;
-        blocks that are given back for it must be made anew, which costs more than to fill them.
         """
         assert self.allowed is not None
-        return max(self.allowed - max(self.used - self.reserved // 2, out_bytes), 0)
-
-    def reserve(self, nbytes: int) -> None:
-        """A ticket was issued whose chunk may take so much (less, if negative: it was handed in or given up)."""
-        self.reserved += nbytes
-        self.take(nbytes)
+        return max(self.allowed - max(self.used, out_bytes), 0)
 
     def take(self, nbytes: int) -> None:
         self.used += nbytes

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Setup"]
 
-#: with a bound on memory a block counts as a whole; more of it used would mean more new blocks, which cost more
-_FILLED_WHERE_BOUNDED = 0.5
+#: with a bound on memory a block counts as a whole, so little of it may be left unused
+_FILLED_WHERE_BOUNDED = 0.8
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,7 +282,7 @@ class StageRun:
             job.reserved = self.lane.estimate.nbytes
             if self.lane.remote:
                 job.reserved += job.ticket.nbytes  # its samples go to the process as a copy
-            self.lane.budget.reserve(job.reserved)
+            self.lane.budget.take(job.reserved)
         return job
 
     # ------------------------------------------------------------------ handing in
@@ -297,7 +297,7 @@ class StageRun:
         else:
             lane.in_flight -= 1
         if job.reserved:
-            lane.budget.reserve(-job.reserved)
+            lane.budget.give_back(job.reserved)
             job.reserved = 0
         if self.cancelled:
             lane.budget.give_back(job.ticket.nbytes)
@@ -374,7 +374,7 @@ class StageRun:
         """The chunk of a job is about to be written, and takes so much: known earlier than when it is handed in."""
         budget = self.lane.budget
         if budget.bounded and not self.cancelled and nbytes > job.reserved:
-            budget.reserve(nbytes - job.reserved)
+            budget.take(nbytes - job.reserved)
             job.reserved = nbytes
 
     def pulled(self, pulled: Pulled) -> None:
@@ -390,7 +390,7 @@ class StageRun:
     def again(self, job: Job) -> None:
         """The job's worker is given up: its ticket waits for another, and begins anew."""
         self._left(job)
-        self.lane.budget.reserve(-job.reserved)
+        self.lane.budget.give_back(job.reserved)
         if self.cancelled:
             self.lane.budget.give_back(job.ticket.nbytes)
             return
