@@ -120,11 +120,14 @@ class Broker:
         self.say(session.identity, Ready(session.token, session.turn))
 
     def _want(self, session: Session, want: Want) -> None:
+        told = session.over
         session.wants(want, self.credit, monotonic())
         self.acknowledged(session)
         self.pump(session)
         if session.token in self.sessions:
             self.say(session.identity, Beat(session.token, session.turn, session.sent, session.acknowledged))
+            if session.over and told:
+                self._say_end(session)
 
     def acknowledged(self, session: Session) -> None:
         """The client has said what it has."""
@@ -200,8 +203,11 @@ class Broker:
         self.counts["bytes"] += item.nbytes
 
     def finish(self, session: Session, total: int) -> None:
-        session.over = True
-        self.say(session.identity, End(session.token, session.turn, session.sent, total))
+        session.over, session.total = True, total
+        self._say_end(session)
+
+    def _say_end(self, session: Session) -> None:
+        self.say(session.identity, End(session.token, session.turn, session.sent, session.total))
 
     def fail(self, session: Session, run: Run) -> None:
         """The pipeline has raised: the client gets a code, the server's log has the exception."""

@@ -99,7 +99,8 @@ class Lane:
         self._said = now
         self._given = self.came + self.room
         nbytes = self.came_bytes + max(CREDIT_BYTES - self.inbox_bytes, 0)
-        return [Want(self.token, self.turn, self.acknowledged, self._given, nbytes, self.waited_s)]
+        needy = not self.available
+        return [Want(self.token, self.turn, self.acknowledged, self._given, nbytes, self.waited_s, needy)]
 
     @property
     def acknowledged(self) -> int:

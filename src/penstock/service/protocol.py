@@ -94,6 +94,8 @@ class Want(_Message, tag=3):
     nbytes: _Count
     #: seconds that the training loop has waited for batches
     waited_s: float = 0.0
+    #: in mode "split": the loop waits, and no batch is confirmed for it
+    needy: bool = False
 
 
 class Bye(_Message, tag=4):

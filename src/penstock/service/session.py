@@ -35,8 +35,11 @@ class Session:
     batches: int = 0
     nbytes: int = 0
     acknowledged: int = 0
+    #: the end was said, with so many batches for all clients together; it is said again while the client asks
     over: bool = False
+    total: int = 0
     waited_s: float = 0.0
+    needy: bool = False
     #: in mode "split": numbers that were sent and not acknowledged, in the order of sending
     leased: deque[int] = field(default_factory=deque)
 
@@ -67,7 +70,7 @@ class Session:
         self.acknowledged = max(self.acknowledged, min(want.acknowledged, self.sent))
         self.batches = max(self.batches, min(want.batches, self.acknowledged + most))
         self.nbytes = max(self.nbytes, want.nbytes)
-        self.waited_s = want.waited_s
+        self.waited_s, self.needy = want.waited_s, want.needy
 
 
 def covering(runs: list[Run], session: Session, ahead: int) -> Run | None:

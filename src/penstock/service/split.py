@@ -43,6 +43,11 @@ class _Board:
         #: states of the pipeline that wait until all before them is handed
         self.states: list[tuple[int, bytes]] = []
 
+    @property
+    def at_end(self) -> bool:
+        """The run makes no more, and all that it made was looked at."""
+        return self.run.total is not None and self.fresh >= self.run.total
+
 
 class SplitBroker(Broker):
     """Batches by demand, and the ledger of who was handed them."""
@@ -176,10 +181,12 @@ class SplitBroker(Broker):
             item = self._next(board, epoch)
             if item is None:
                 break
-            session = min(hungry, key=lambda one: len(one.leased))
+            session = min(hungry, key=lambda one: (len(one.leased), not one.needy))
             session.leased.append(item.number)
             self.post(session, item)
-            hungry = [one for one in hungry if one.has_credit]
+            hungry = [one for one in hungry if one.has_credit and not (board.at_end and one.leased)]
+        if board.at_end and not board.returned:
+            self._even_out(readers)
         if board.run.failure is not None and hungry:
             for session in hungry:
                 self.fail(session, board.run)
@@ -189,6 +196,17 @@ class SplitBroker(Broker):
         if total is not None and self.ledger.entries(epoch).count >= total:
             for session in readers:
                 self.finish(session, total)
+
+    def _even_out(self, readers: list[Session]) -> None:
+        """All batches are made, and a loop waits: those that are leased to a loop that does not wait go back.
+
+        Otherwise loops that step together would wait for one another: one for a batch, the other for the first.
+        The client that loses its leases drops what it has not confirmed when it says hello again.
+        """
+        if any(one.needy and one.has_credit and not one.leased for one in readers):
+            rich = [one for one in readers if one.leased and not one.needy]
+            if rich:
+                self.leave(max(rich, key=lambda one: len(one.leased)))
 
     def _next(self, board: _Board, epoch: int) -> Item | None:
         while board.returned:

@@ -114,7 +114,10 @@ class SplitLane(Lane):
 
 
 def be_split(lane: Lane) -> None:
-    """The server turned out to be in mode "split": from here on the lane is one of those."""
+    """The server turned out to be in mode "split": from here on the lane is one of those.
+
+    The mode is known only once the server has answered, and whoever reads has the lane already.
+    """
     lane.__class__ = SplitLane
     assert isinstance(lane, SplitLane)
     lane.confirmed = lane._acked = lane._known = lane.generation = 0
