@@ -107,13 +107,13 @@ class Feed:
         return "idle" if last is not None and last.running_s == point.running_s else "running"
 
     def _rates(self, point: _Point) -> dict[str, float]:
-        before = next((one for one in self._points if one.now >= point.now - _WINDOW_S), point)
+        points = self._points.copy()  # another thread adds to them
+        before = next((one for one in points if one.now >= point.now - _WINDOW_S), point)
         return _between(before, point)
 
     def _curves(self, since: float) -> list[list[float]]:
-        points = list(self._points)
         found = []
-        for before, after in pairwise(points):
+        for before, after in pairwise(self._points.copy()):
             if after.now > since:
                 rates = _between(before, after)
                 found.append([after.now, rates["samples_per_s"], rates["wait_share"]])

@@ -23,7 +23,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import resources
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -37,7 +37,7 @@ __all__ = ["Dashboard"]
 _EVERY_S = 0.5
 #: a request that takes longer to arrive, or an answer that nobody reads, is given up
 _PATIENCE_S = 10.0
-#: how long `close` waits for answers under way
+#: how long `close` waits for answers under way, before and after it hangs up
 _GRACE_S = 2.0
 _MOST_CONNECTIONS = 16
 _SHORTEST_TOKEN = 16
@@ -61,7 +61,7 @@ class Dashboard:
         #: it ends: who waits to send the next news is woken
         self.ended = threading.Event()
         self._pid = os.getpid()
-        self._connections: dict[socket.socket, threading.Thread | None] = {}
+        self._connections: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
         try:
             self._http = _Http(("127.0.0.1", port), self)
@@ -101,7 +101,7 @@ class Dashboard:
             return
         self.stop()
         if self._thread is not threading.current_thread():
-            self._thread.join(_GRACE_S)
+            self._thread.join(3 * _GRACE_S)
 
     def _serve(self) -> None:
         """The life of the thread: take connections, and keep the curves, until somebody ends it."""
@@ -125,15 +125,16 @@ class Dashboard:
             woken.close()
 
     def _hang_up(self) -> None:
-        """Nobody is read from any more; what is being sent is finished."""
+        """Nobody is read from any more; what is being sent is finished, unless nobody takes it."""
         with self._lock:
             connections = dict(self._connections)
-        for connection in connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)
-        for thread in connections.values():
-            if thread is not None:
-                thread.join(_GRACE_S)
+        for how in (socket.SHUT_RD, socket.SHUT_RDWR):
+            for connection in connections:
+                with suppress(OSError):
+                    connection.shutdown(how)
+            deadline = monotonic() + _GRACE_S
+            for thread in connections.values():
+                thread.join(max(deadline - monotonic(), 0.0))
 
     # ------------------------------------------------------------------ connections
 
@@ -147,7 +148,12 @@ class Dashboard:
                 connection.close()
                 return
             self._connections[connection] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            with self._lock:
+                del self._connections[connection]
+            connection.close()
 
     def _answer(self, connection: socket.socket, address: Any) -> None:
         try:
