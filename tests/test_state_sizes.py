@@ -55,7 +55,7 @@ WINDOWS = {
 
 @for_each("name", WINDOWS)
 def test_a_window_has_a_small_state(name):
-    assert state_bytes(WINDOWS[name](5_000).shuffle(window=5_000).batch(100), 20) < SMALL // 4
+    assert state_bytes(WINDOWS[name](5_000).shuffle(window=5_000).batch(100), 20) < SMALL // 2
 
 
 @pytest.mark.soak

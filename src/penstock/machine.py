@@ -100,7 +100,7 @@ def busy_s(of: list[int], root: str = _ROOT) -> float | None:
             ticks, found = ticks + sum(int(words[place]) for place in _BUSY), True
         elif found and not name.startswith("cpu"):
             break
-    return ticks / os.sysconf("SC_CLK_TCK") if found else None
+    return ticks / _configured("SC_CLK_TCK", 100) if found else None
 
 
 def cpu_periods(root: str = _ROOT) -> tuple[int, int]:
@@ -183,4 +183,9 @@ def _proportional(process: str) -> int | None:
         if name == "Pss":
             return int(amount.split()[0]) * 1024
     pages = _text(process, "statm").split()
-    return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else None
+    return int(pages[1]) * _configured("SC_PAGE_SIZE", 4096) if len(pages) > 1 else None
+
+
+def _configured(name: str, usual: int) -> int:
+    """A number that the system was built with; `usual` where it does not say."""
+    return os.sysconf(name) if hasattr(os, "sysconf") else usual
