@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from penstock.errors import missing_extra
 
-__all__ = ["ARRAY_DTYPES", "array_of", "dtype_name", "is_tensor", "is_tensor_type", "on_host", "tensor_of"]
+__all__ = [
+    "ARRAY_DTYPES", "array_of", "dtype_name", "has_dlpack", "is_tensor", "is_tensor_type", "on_host", "tensor_of",
+]  # fmt: skip
 
 #: torch's dtypes that numpy does not have, and numpy's of the same size to carry the bits
 _DISGUISED = {
@@ -39,6 +41,11 @@ def is_tensor_type(kind: type) -> bool:
 def is_tensor(value: Any) -> bool:
     """Whether `value` is a tensor."""
     return is_tensor_type(type(value))
+
+
+def has_dlpack(value: Any) -> bool:
+    """Whether `value` is an array of another library, whose memory DLPack lets us look at."""
+    return hasattr(type(value), "__dlpack__") and not isinstance(value, (np.ndarray, np.generic))
 
 
 def dtype_name(tensor: Any) -> str | None:

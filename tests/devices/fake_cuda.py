@@ -5,6 +5,10 @@ into the current stream and reads its source when the stream gets there, as the 
 the source before that changes what arrives. Work is done only when something waits for it: an event's
 ``synchronize``, or the device itself at a time that the test chooses (`Device.run`).
 
+Time is simulated. A piece of work has a duration, 0 unless a test says otherwise. It begins when the host has put
+it into the stream and the stream has done the work before it. A host thread that waits for an event stands at the
+time of that event afterwards. `Device.spans` is the resulting timeline.
+
 Tensors "on the device" are tensors of a subclass, in this process's memory. Everything else is torch's own.
 """
 
@@ -22,7 +26,20 @@ class Device:
         self.log = []
         self.used_on = {}
         self.pinned_bytes = 0
+        #: how long each copy takes
+        self.copy_s = 0.0
+        #: (stream, kind, begin, end) of all work that takes time
+        self.spans = []
+        self._clocks = {}
+        self._loop = threading.get_ident()
         self._lock = threading.Lock()
+
+    def host_time(self):
+        """Where this thread stands. The transfer worker is never behind the training loop, which it serves."""
+        return max(self._clocks.get(thread, 0.0) for thread in (threading.get_ident(), self._loop))
+
+    def host_waited(self, until):
+        self._clocks[threading.get_ident()] = max(self.host_time(), until)
 
     def run(self, steps=None):
         """Do up to `steps` pieces of work, of whichever streams can go on: the training loop's first."""
@@ -41,6 +58,7 @@ class Event:
     def __init__(self, stream):
         self.stream = stream
         self.happened = False
+        self.at = 0.0
 
     def query(self):
         return self.happened
@@ -49,6 +67,7 @@ class Event:
         self.stream.device.log.append(("host waits", threading.current_thread().name))
         while not self.happened:
             assert self.stream.device.run(1), "the host waits for ever"
+        self.stream.device.host_waited(self.at)
 
 
 class Stream:
@@ -56,10 +75,12 @@ class Stream:
         self.device = device
         self.name = name
         self.work = []
+        #: when the work that it has done so far ends
+        self.until = 0.0
         device.streams.append(self)
 
-    def put(self, kind, what):
-        self.work.append((kind, what))
+    def put(self, kind, what, takes=0.0):
+        self.work.append((kind, what, takes, self.device.host_time()))
 
     def record_event(self):
         event = Event(self)
@@ -73,11 +94,18 @@ class Stream:
         return bool(self.work) and not (self.work[0][0] == "wait" and not self.work[0][1].happened)
 
     def step(self):
-        kind, what = self.work.pop(0)
+        kind, what, takes, since = self.work.pop(0)
+        begin = max(self.until, since)
+        self.until = begin + takes
         if kind == "event":
+            what.at = self.until
             what.happened = True
-        elif kind == "call":
+        elif kind == "wait":
+            self.until = max(self.until, what.at)
+        else:
             what()
+        if takes:
+            self.device.spans.append((self.name, kind, begin, self.until))
         self.device.log.append((self.name, kind))
 
 
@@ -94,7 +122,7 @@ class OnDevice(torch.Tensor):
         assert non_blocking, "a blocking copy holds up the host"
         assert self.fake.is_pinned(source), "a copy from memory that is not pinned holds up the host"
         plain = self.as_subclass(torch.Tensor)
-        self.fake.cuda.current_stream().put("call", lambda: plain.copy_(source))
+        self.fake.cuda.current_stream().put("copy", lambda: plain.copy_(source), self.fake.device_state.copy_s)
         return self
 
     def record_stream(self, stream):

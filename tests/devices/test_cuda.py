@@ -28,7 +28,7 @@ def numbers(n, width=50_000):
 def step_on(fake, batch, seen):
     """A training step: work on the device that reads the batch when its stream gets there."""
     plain = batch.as_subclass(fake.Tensor)
-    fake.cuda.current_stream().put("call", lambda: seen.append(plain[:, 0].tolist()))
+    fake.cuda.current_stream().put("step", lambda: seen.append(plain[:, 0].tolist()))
 
 
 def test_steps_see_their_batches_though_the_device_lags_behind(fake):

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -48,9 +49,10 @@ def test_an_example_says_what_it_shows_and_calls_its_main_as_a_script(name):
 
 
 def test_no_example_is_forgotten():
-    here = {name.removeprefix("test_the_flow_of_") for name in globals() if name.startswith("test_the_flow_of_")}
-    files_of_their_own = {path.stem.removeprefix("test_") for path in Path(__file__).parent.glob("test_*.py")}
-    assert set(NAMES) == here | (files_of_their_own - {"examples"})
+    files = list(Path(__file__).parent.glob("test_*.py"))
+    flows = {name for path in files for name in re.findall(r"^def test_the_flow_of_(\w+)", path.read_text(), re.M)}
+    files_of_their_own = {path.stem.removeprefix("test_") for path in files}
+    assert set(NAMES) == flows | (files_of_their_own - {"examples", "frameworks"})
 
 
 def test_the_flow_of_download_decode_batch():
@@ -96,4 +98,12 @@ def test_the_flow_of_image_folder():
     found = call_main("image_folder")
     assert found["classes"] == ["blue", "green", "red"]
     assert (found["steps"], found["images"], found["augmented_anew"]) == (12, 180, True)
+    assert found["accuracy"] > 0.95
+
+
+def test_the_flow_of_two_rates():
+    found = call_main("two_rates")
+    # 60 batches of 10 out of 30 samples; 180 batches of 40 out of 3000.
+    assert (found["labelled_epoch"], found["unlabelled_epoch"]) == (19, 2)
+    assert found["same_model"]
     assert found["accuracy"] > 0.95

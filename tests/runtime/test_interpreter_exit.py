@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from tests.runtime.helpers import run_script
 
 PRELUDE = """
@@ -143,6 +144,15 @@ def test_the_interpreter_exits_cleanly_and_silently():
     done = run_script(PRELUDE + FORKED, json.dumps(STATES))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {state: [0, ""] for state in STATES}
+
+
+@pytest.mark.integrations
+@pytest.mark.parametrize("end", ["", "loader.close()"])
+def test_an_iterator_that_torch_keeps_alive_until_modules_are_gone_ends_silently(end):
+    pytest.importorskip("torch")
+    code = "import torch\nloader = LONG.map(f, workers=2).loader(); it = iter(loader); next(it)\n"
+    done = run_script(PRELUDE + code + end)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_exception_of_the_training_loop_is_all_that_is_printed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from time import perf_counter
@@ -199,8 +200,9 @@ class Loader(Views, Adapters[T]):
         counters = engine.counters
         receive = self._staging.receive
         observer = self._observer
+        finalizing = sys.is_finalizing
         observer.begin()
-        whole = kept = False
+        whole = kept = at_exit = False
         samples = iteration.samples
         try:
             while True:
@@ -246,10 +248,13 @@ class Loader(Views, Adapters[T]):
             whole = True
             self._errors.check(counters.samples)
         except GeneratorExit:
-            kept = iteration.by is ReadBy.STEPS and not iteration.ended
+            # torch keeps iterators alive until modules have lost their names; the workers have ended by then.
+            at_exit = finalizing()
+            kept = at_exit or (iteration.by is ReadBy.STEPS and not iteration.ended)
             raise
         finally:
-            observer.end()
+            if not at_exit:
+                observer.end()
             if not kept:
                 observer.put_down(samples)
                 if not iteration.ended:

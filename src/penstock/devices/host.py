@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.tensors import ARRAY_DTYPES, is_tensor
+from penstock.tensors import ARRAY_DTYPES, has_dlpack, is_tensor
 
 __all__ = ["host_tensor", "moved_itself"]
 
@@ -20,7 +20,7 @@ def host_tensor(torch: Any, value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         return _of_array(torch, value)
-    if hasattr(type(value), "__dlpack__") and not isinstance(value, np.generic):
+    if has_dlpack(value):
         return torch.from_dlpack(value)
     return None
 

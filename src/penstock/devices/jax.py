@@ -14,7 +14,7 @@ import numpy as np
 
 from penstock.devices.device import Device, Transfer, map_leaves, number_of
 from penstock.errors import PlanError, missing_extra
-from penstock.tensors import array_of, dtype_name, is_tensor
+from penstock.tensors import array_of, dtype_name, has_dlpack, is_tensor
 
 __all__ = ["JaxDevice", "jax", "placed"]
 
@@ -95,7 +95,9 @@ class JaxTransfer(Transfer):
             if value.dtype.kind not in _NUMBERS or isinstance(value, np.ma.MaskedArray):
                 return value
         elif not isinstance(value, self._jax.Array):
-            return value
+            if not has_dlpack(value):
+                return value
+            value = self._jax.dlpack.from_dlpack(value)
         moved = self._put(value, self._where)
         if self._dtype is not None and self._jax.numpy.issubdtype(moved.dtype, self._jax.numpy.floating):
             moved = moved.astype(self._dtype)

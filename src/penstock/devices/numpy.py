@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.devices.device import Device, Transfer, map_leaves
 from penstock.errors import PlanError
-from penstock.tensors import is_tensor, on_host
+from penstock.tensors import has_dlpack, is_tensor, on_host
 
 __all__ = ["NumpyDevice", "numpy"]
 
@@ -66,8 +66,9 @@ class NumpyTransfer(Transfer):
     def _leaf(self, value: Any) -> Any:
         if is_tensor(value):
             value = _array(value)
-        elif not isinstance(value, (np.ndarray, np.generic)) and hasattr(type(value), "__dlpack__"):
-            value = np.asarray(value)
+        elif has_dlpack(value):
+            # Some have both, and hand numbers that DLPack does not know (bfloat16) to `__array__` alone.
+            value = np.asarray(value) if hasattr(type(value), "__array__") else np.from_dlpack(value)
         if self._dtype is not None and isinstance(value, np.ndarray) and value.dtype.kind == "f":
             value = value.astype(self._dtype, copy=False)
         return value
