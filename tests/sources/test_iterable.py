@@ -1,6 +1,7 @@
 """from_iterable: a function that makes an iterable per epoch, or an iterable that can be iterated again."""
 
 import threading
+import time
 from itertools import count, islice
 
 import pytest
@@ -138,9 +139,13 @@ def test_only_a_bounded_number_is_pulled_ahead(layout):
             pulled += 1
             yield number
 
-    with ps.from_iterable(endless).map(lambda x: x, **layout.place).loader(**layout.loader) as loader:
+    def slow(number):
+        time.sleep(0.006)  # longer than a ticket is to take, so that each is one sample
+        return number
+
+    with ps.from_iterable(endless).map(slow, **layout.place).loader(**layout.loader) as loader:
         assert list(islice(iter(loader), 10)) == list(range(10))
-    assert pulled < 5000
+    assert pulled < 200
 
 
 def test_nothing_is_pulled_before_the_first_sample_is_asked_for():
