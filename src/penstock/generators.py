@@ -32,7 +32,8 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed & 0xFFFFFFFF)
     torch = _torch()
     if torch is not None:
-        torch.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
+        # Not torch.manual_seed: it asks every kind of device too, which takes a hundred times as long.
+        torch.default_generator.manual_seed(seed & 0x7FFFFFFFFFFFFFFF)
 
 
 def capture() -> States:
