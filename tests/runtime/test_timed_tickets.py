@@ -38,7 +38,7 @@ def test_the_stream_is_the_same(every_ticket, options):
 
 
 def test_calls_that_are_not_timed_are_counted(every_ticket):
-    with ps.from_sequence(range(5000)).map(double, workers=1).map(abs).loader() as loader:
+    with ps.from_sequence(range(5000)).map(double, workers=1).map(abs).loader(epochs=1) as loader:
         assert sum(loader) == sum(range(0, 10_000, 2))
         stats = loader.stats()
     # A ticket that is paused is timed up to its first pause.
@@ -67,6 +67,6 @@ def test_the_exception_is_the_users_and_names_the_op(every_ticket):
 
 def test_coroutines_too(every_ticket):
     data = ps.from_sequence(range(300)).map(double_async, workers=4).map(double_async, name="again")
-    with data.loader() as loader:
+    with data.loader(epochs=1) as loader:
         assert list(loader) == [4 * x for x in range(300)]
         assert 0 < loader.stats()["stage.double_async+again.op.again.calls"] <= 300
