@@ -129,10 +129,7 @@ class InOrder(Outlet):
                 self._waiting[number] = [chunk]
             self._done.add(number)
             return
-        if chunk.failure is None and not self.failed:
-            self.ready.append(chunk)
-        else:
-            self._release(chunk)
+        self._release(chunk)
         self._head = number + 1
         if self._waiting or self._done:
             self._follow()

@@ -13,8 +13,7 @@ __all__ = ["parts_of"]
 #: of a stage that begins with to(), which has one thread
 _MOVES = (
     "One thread moves batches to the device and runs the ops behind to(): put what it need not do before "
-    "to(), with "
-    "workers, or move fewer bytes (uint8 instead of float32)."
+    "to(), with workers, or move fewer bytes (uint8 instead of float32)."
 )
 
 

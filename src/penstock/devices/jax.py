@@ -116,7 +116,6 @@ def _dtype(module: Any, dtype: Any) -> Any:
     if not module.numpy.issubdtype(found, module.numpy.floating):
         raise PlanError(
             f"to('jax', dtype=) takes a floating-point dtype of JAX, such as 'bfloat16', got {dtype!r}; it "
-            "converts "
-            "the floats of a batch and leaves integers alone"
+            "converts the floats of a batch and leaves integers alone"
         )
     return found

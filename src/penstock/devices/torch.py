@@ -57,8 +57,7 @@ class TorchDevice(Device):
             if not torch.backends.mps.is_available():
                 raise PlanError(
                     f"to('mps'): torch {torch.__version__} finds no MPS device here; it needs macOS on Apple "
-                    "silicon. "
-                    "Use to('cpu')"
+                    "silicon. Use to('cpu')"
                 )
             return MpsTransfer(torch, wanted)
         return CudaTransfer(torch, cuda_index(torch, self.index), wanted, depth)

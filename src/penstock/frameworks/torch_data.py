@@ -131,8 +131,7 @@ def _of_loader(loader: Any, workers: int | None, rest: dict[str, Any]) -> _Asked
     if loader.timeout:
         raise PlanError(
             f"DataLoader(timeout={loader.timeout}) bounds the wait for a batch, which is a matter of our "
-            "loader: leave "
-            f"it out and write .loader(timeout_s={loader.timeout})"
+            f"loader: leave it out and write .loader(timeout_s={loader.timeout})"
         )
     if loader.multiprocessing_context is not None:
         raise PlanError(
@@ -171,8 +170,7 @@ def _of_dataset(
             if given.get(name):
                 raise PlanError(
                     f"from_torch: {name}= chooses samples by their number, and {type(dataset).__name__} can "
-                    "only be "
-                    "iterated; use .shuffle(window=n) behind from_torch"
+                    "only be iterated; use .shuffle(window=n) behind from_torch"
                 )
         size = given["batch_size"]
         collate = given.get("collate_fn") or (torch.default_convert if size is None else torch.default_collate)
@@ -182,8 +180,7 @@ def _of_dataset(
     if not hasattr(dataset, "__len__"):
         raise PlanError(
             f"from_torch: {type(dataset).__name__} has __getitem__ and no __len__, so nobody knows its last "
-            "sample; "
-            "add __len__, or __iter__ without __getitem__"
+            "sample; add __len__, or __iter__ without __getitem__"
         )
     try:
         made = torch.DataLoader(dataset, **given)  # torch's own checks, and its own defaults
