@@ -28,7 +28,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
@@ -142,13 +141,12 @@ class Server:
 
 
 _servers: dict[Key, Server] = {}
-_warm: Counter[Key] = Counter()
-#: by those who no longer use them, or keep them warm; a queue, since the garbage collector may be one of them
-_released: SimpleQueue[tuple[Server, bool]] = SimpleQueue()
+#: by those who no longer use them; a queue, since the garbage collector may be one of them
+_released: SimpleQueue[Server] = SimpleQueue()
 
 
 @uninterrupted()
-def acquire(key: Key, environ: Mapping[str, str], *, warm: bool = False) -> Server:
+def acquire(key: Key, environ: Mapping[str, str]) -> Server:
     """The server for `key`, to be given back with `release`."""
     try:
         with starting:
@@ -156,7 +154,6 @@ def acquire(key: Key, environ: Mapping[str, str], *, warm: bool = False) -> Serv
             if server is None:
                 server = _servers[key] = Server(key, environ)
             server.users += 1
-            _warm[key] += warm
             return server
     finally:
         _settle()
@@ -187,9 +184,9 @@ def discard(server: Server) -> None:
 
 
 @uninterrupted()
-def release(server: Server, *, warm: bool = False) -> None:
-    """Give a server back, as it was acquired. Waits until it has ended if nobody else uses it."""
-    _released.put((server, warm))
+def release(server: Server) -> None:
+    """Give a server back. Waits until it has ended if nobody else uses it."""
+    _released.put(server)
     _settle()
 
 
@@ -203,12 +200,12 @@ def replace(server: Server, environ: Mapping[str, str]) -> Server:
 
 @contextmanager
 def keep(key: Key, environ: Mapping[str, str]) -> Iterator[None]:
-    """Start the server for `key` now, and keep it for as long as this lasts."""
-    server = acquire(key, environ, warm=True)
+    """Start the server for `key` now, and use it for as long as this lasts."""
+    server = acquire(key, environ)
     try:
         yield
     finally:
-        release(server, warm=True)
+        release(server)
 
 
 def _settle() -> None:
@@ -217,12 +214,9 @@ def _settle() -> None:
     while not _released.empty() and starting.acquire(blocking=False):
         try:
             while not _released.empty():
-                server, warm = _released.get_nowait()
+                server = _released.get_nowait()
                 server.users -= 1
-                _warm[server.key] -= warm
-            # All, and not only those just released: one that was killed may have been kept warm, and replaced.
-            for server in list(_servers.values()):
-                if server.users == 0 and _warm[server.key] <= 0:
+                if server.users == 0 and _servers.get(server.key) is server:
                     idle.append(_servers.pop(server.key))
         finally:
             starting.release()
@@ -322,7 +316,6 @@ def _after_fork_in_child() -> None:
     for server in _servers.values():
         server.forget()
     _servers.clear()
-    _warm.clear()
 
 
 system.at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -19,9 +19,6 @@ __all__ = ["BlockMap", "Bytes", "Lease", "Use", "refused", "whole_pages"]
 Bytes: TypeAlias = NDArray[np.uint8]
 Use: TypeAlias = tuple[int, int]  # a block's number and which of its uses
 
-#: blocks that a process keeps mapped; more than an owner ever has
-_MOST_MAPPED = 1024
-
 
 class Lease:
     """Stands behind the array of a block. Its `__del__` may run in any thread, inside the garbage collector."""
@@ -43,11 +40,10 @@ class BlockMap:
     """The blocks that a process was handed, by number.
 
     The owner sends `block.fd` over a Unix socket once, with number and size, and from then on the number.
-    It says which to drop: those that are closed. Beyond `most`, the oldest is dropped.
+    It says which to drop: those that are closed.
     """
 
-    def __init__(self, most: int = _MOST_MAPPED) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self._mappings: dict[int, Mapping] = {}
 
     def attach(self, number: int, fd: int, size: int) -> None:
@@ -62,8 +58,6 @@ class BlockMap:
             os.close(fd)
         self._mappings.pop(number, None)
         self._mappings[number] = mapping
-        while len(self._mappings) > self.most:
-            self.drop(next(iter(self._mappings)))
 
     def view(self, number: int) -> Bytes:
         """The memory of a block. KeyError if it is not attached."""

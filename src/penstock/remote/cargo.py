@@ -8,31 +8,26 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from penstock.errors import NotCarried, PenstockError
-from penstock.memory.block import BlockMap
+from penstock.errors import NotCarried
 from penstock.memory.codec import Layout, decode, layout_of
-from penstock.memory.exceptions import packed, unpacked
-from penstock.program.chunk import Chunk, ErrorRecord, Failure, Loss, with_losses
+from penstock.memory.exceptions import dumps
+from penstock.program.chunk import Chunk, ErrorRecord, Failure, with_losses
 from penstock.program.failure import decide, take_note
 from penstock.program.program import Program
 from penstock.provenance import Place
-from penstock.remote.wire import OTHER, Message
+from penstock.remote.wire import OTHER
 from penstock.trees import nbytes
 
 __all__ = [
     "Cargo",
-    "attach",
     "first_unsendable",
-    "fits",
     "measured",
     "sendable",
     "stowed",
     "unstowed",
     "without_largest",
-    "written",
 ]
 
 
@@ -119,60 +114,13 @@ def _label(program: Program) -> str:
 
 def stowed(chunk: Chunk, layout: Layout, block: int | None) -> Cargo:
     """What is to be said of a chunk whose samples lie in `block`, or go along in the message."""
-    trouble = None
-    if chunk.losses or chunk.failure is not None:
-        failure = chunk.failure
-        told = None if failure is None else (packed(failure.exception), _told(failure.record))
-        losses = [(loss.before, loss.place, loss.hard, _told(loss.record)) for loss in chunk.losses]
-        trouble = pickle.dumps((losses, told))
+    trouble = dumps((chunk.losses, chunk.failure)) if chunk.losses or chunk.failure is not None else None
     return Cargo(chunk.places, trouble, layout.header, layout.nbytes, block)
-
-
-def attach(blocks: BlockMap, message: Message, named: list[tuple[int, int]], dropped: list[int]) -> None:
-    """Map the blocks that came with a message, and drop others."""
-    for (number, size), fd in zip(named, message.fds, strict=True):
-        with suppress(PenstockError):  # no memory to map it; chunks go through the socket
-            blocks.attach(number, fd, size)
-    for number in dropped:
-        blocks.drop(number)
-
-
-def fits(blocks: BlockMap, number: int | None, nbytes: int, tightly: bool = False) -> bool:
-    """Whether so much can be written into a block; `tightly`, without leaving more than half of it unused."""
-    if number is None or number not in blocks:
-        return False
-    size = blocks.view(number).nbytes
-    return size >= nbytes and (not tightly or size <= 2 * nbytes)
-
-
-def written(layout: Layout, blocks: BlockMap, block: int | None) -> Sequence[bytearray]:
-    """Write samples into a block; without one, they are returned as the body of the message."""
-    if block is not None:
-        layout.write(blocks.view(block).data)
-        return ()
-    memory = bytearray(layout.nbytes)
-    layout.write(memory)
-    return (memory,)
 
 
 def unstowed(cargo: Cargo, memory: Any) -> Chunk:
     """The chunk again; its samples look into `memory`."""
     chunk = Chunk(decode(cargo.header, memory), cargo.places)
     if cargo.trouble is not None:
-        losses, failure = pickle.loads(cargo.trouble)
-        chunk.losses = [Loss(before, _record(told), place, hard) for before, place, hard, told in losses]
-        if failure is not None:
-            exc = unpacked(failure[0])
-            chunk.failure = Failure(exc, None if failure[1] is None else _record(failure[1], exc))
+        chunk.losses, chunk.failure = pickle.loads(cargo.trouble)
     return chunk
-
-
-def _told(record: ErrorRecord | None) -> tuple[Any, ...] | None:
-    if record is None:
-        return None
-    return record.op, record.index, record.epoch, packed(record.exception), record.place, record.name
-
-
-def _record(told: tuple[Any, ...], exc: BaseException | None = None) -> ErrorRecord:
-    op, index, epoch, raised, place, name = told
-    return ErrorRecord(op, index, epoch, unpacked(raised) if exc is None else exc, place, name)

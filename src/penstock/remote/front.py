@@ -7,7 +7,6 @@ says what becomes of the ticket it had in hand.
 
 from __future__ import annotations
 
-import os
 import signal
 import weakref
 from collections import deque
@@ -25,18 +24,15 @@ from penstock.errors import PenstockError, WorkerDied
 from penstock.executors.processes import ProcessExecutor, ProcessWorker
 from penstock.executors.startup import Exit
 from penstock.executors.templates import Template
-from penstock.memory.block import Block
-from penstock.memory.codec import Layout
 from penstock.memory.parcel import Parcel
 from penstock.program.chunk import Chunk
-from penstock.program.desk import READING, Desk, Sample, new_desk
+from penstock.program.desk import READING, Desk
 from penstock.remote.cargo import Cargo
-from penstock.remote.line import Line, take_back
+from penstock.remote.line import Death, Line, bury
 from penstock.remote.pools import end_with_interpreter, is_stopped
-from penstock.remote.remote_task import RemoteTask, described
+from penstock.remote.remote_task import Paused, RemoteTask, Sent, described
 from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
-from penstock.remote.sent import Paused, Sent
 from penstock.remote.trial import DEATHS_RUNNING, STILLBORN, STILLBORN_KILLED
 from penstock.remote.wire import OTHER, Gone, Late, Message, Reply
 from penstock.stats.calls import Timing
@@ -127,11 +123,14 @@ class _Front:
 
     def _forget_process(self) -> None:
         self.line: Line | None = None
-        self.desk: Desk | None = None
         self._programs: dict[int, weakref.ref[Parcel]] = {}
-        #: blocks that went out with a ticket
-        self._lent: dict[int, Block] = {}
         self._overdue = False
+
+    @property
+    def desk(self) -> Desk | None:
+        """Where the process shows what it has in hand."""
+        line = self.line
+        return None if line is None else line.desk
 
     # ------------------------------------------------------------------ taking, under the lock
 
@@ -154,9 +153,9 @@ class _Front:
 
     def forgo(self) -> None:
         """If nobody waits any more for what the process has in hand, it need not go on with it."""
-        sent = list(self.out)
-        if self.desk is not None and sent and all(one.job.stage_run.cancelled for one in sent):
-            self.desk.forgo(sent[-1].ticket)
+        sent, desk = list(self.out), self.desk
+        if desk is not None and sent and all(one.job.stage_run.cancelled for one in sent):
+            desk.forgo(sent[-1].ticket)
 
     # ------------------------------------------------------------------ sending
 
@@ -170,7 +169,7 @@ class _Front:
         except Exception as exc:
             failed = job.broken(exc)
             if self.out and self.out[-1].job is job:
-                self._take_back(self.out.pop())
+                self._take_back()
             return [self._handing_in(job, failed, True)]
 
     def _give(self, job: Job) -> list[HandIn]:
@@ -182,16 +181,14 @@ class _Front:
             return [self._handing_in(job, told, True)]
         # A ticket that is gone on with has a new number too: what was forgone has a lower one.
         number = next(_tickets)
-        sent = Sent(number, job, None)
-        self.out.append(sent)
+        self.out.append(Sent(number, job))
         line = self._connected()
         job.task.desk, job.task.worker_name = self.desk, self.worker.name
         if len(self.out) == 1:
             job.stage_run.run.engine.tasks[self.worker] = job
         self.tidy()
-        if not lane.budget.bounded or lane.block_estimate.alike:
-            sent.grant = line.block_for(lane.blocks, lane.block_estimate.nbytes)
-        grant = None if sent.grant is None else sent.grant.number
+        alike = not lane.budget.bounded or lane.block_estimate.alike
+        grant = line.grant(lane.blocks, lane.block_estimate.nbytes if alike else 0)
         if job.chunks is not None:
             self.paused.pop(job.chunks.ticket, None)
             line.wire.send(("go", job.chunks.ticket, number, grant), deadline=self._patience())
@@ -202,14 +199,15 @@ class _Front:
             if self._has_already(parcel):
                 line.wire.send(head, deadline=self._patience())
             else:
-                fds = [block.fd for block in parcel.blocks]
-                line.wire.send(head, [parcel.data], fds, self._patience())
+                line.send_parcel(head, parcel, self._patience())
             self._programs[lane.number] = weakref.ref(parcel)
         layout = laid_out(job)
         if not job.ticket.count:
-            self._take_back(self.out.pop())
+            self._take_back()
             return [self._handing_in(job, Chunk([], (), job.task.ends_in), True)]
-        self._send_run(line, sent, grant, layout)
+        block, body = (None, ()) if layout is None else line.lend(lane.blocks, number, layout)
+        header = None if layout is None else layout.header
+        line.wire.send(("run", *request_for(job, number, header, block, grant)), body, deadline=self._patience())
         return []
 
     def _has_already(self, parcel: Parcel) -> bool:
@@ -223,27 +221,8 @@ class _Front:
                 self.worker.renew()
                 self._unreplaced = False
             self.line = Line(self.worker.process)
-            fd, self.desk = new_desk()
-            try:
-                self.line.wire.send(("desk",), fds=[fd])
-            finally:
-                os.close(fd)
+            self.line.watch()
         return self.line
-
-    def _send_run(self, line: Line, sent: Sent, grant: int | None, layout: Layout | None) -> None:
-        header = number = None
-        body: list[Any] = []
-        if layout is not None:
-            header = layout.header
-            block = line.block_for(sent.job.stage_run.lane.blocks, layout.nbytes)
-            if block is not None:
-                layout.write(block.view().data)
-                number = block.number
-                self._lent[sent.ticket] = block
-            else:
-                body = layout.buffers()
-        request = request_for(sent.job, sent.ticket, header, number, grant)
-        line.wire.send(("run", *request), body, deadline=self._patience())
 
     def tidy(self) -> None:
         """Tell the process what it need not keep."""
@@ -284,14 +263,10 @@ class _Front:
         return self._on_chunk(line, Reply(*said), message)
 
     def _on_need(self, line: Line, ticket: int, nbytes: int) -> None:
-        sent = self.out[0]
-        stage_run = sent.job.stage_run
+        job = self.out[0].job
         with LOCK:
-            stage_run.needs(sent.job, nbytes)
-        take_back(sent.grant)
-        sent.grant = None
-        sent.grant = line.block_for(stage_run.lane.blocks, nbytes)
-        line.wire.send(("grant", None if sent.grant is None else sent.grant.number))
+            job.stage_run.needs(job, nbytes)
+        line.regrant(job.stage_run.lane.blocks, nbytes)
 
     def _on_chunk(self, line: Line, reply: Reply, message: Message) -> list[HandIn]:
         sent = self.out.popleft()
@@ -303,10 +278,10 @@ class _Front:
         if cargo.block is not None or (lane.budget.bounded and cargo.nbytes):
             lane.block_estimate.add(cargo.nbytes)
         for _, ticket in reply.returned:
-            take_back(self._lent.pop(ticket, None))
+            line.lent_back(ticket)
         done = reply.done
         try:
-            chunk = line.received(lane.blocks, cargo, message, sent.grant)
+            chunk = line.received(lane.blocks, cargo, message)
             if reply.kept is not None:
                 for key, samples, places in OTHER[1](reply.kept):
                     lane.program.store.put(key, samples, places)
@@ -385,16 +360,11 @@ class _Front:
         """
         if self.crew.closed:
             return []
-        process, desk = self.worker.process, self.desk
-        process.kill()
-        end = process.exit(1.0)
-        sample = None if desk is None else desk.sample
-        in_hand = 0 if desk is None else desk.ticket
-        how = f"worker process {self.worker.name} {end}"
-        overdue = self._overdue and desk is not None and desk.deadline <= perf_counter()
-        self.stillborn = 0 if in_hand else self.stillborn + 1
+        death = bury(self.worker.process, self.line)
+        how = f"worker process {self.worker.name} {death.end}"
+        overdue = self._overdue and death.late
+        self.stillborn = 0 if death.ticket else self.stillborn + 1
         sent = list(self.out)
-        self._take_back_all()
         orphans = [job for reference in self.paused.values() if (job := reference()) is not None]
         self.out.clear()
         self.paused.clear()
@@ -411,21 +381,21 @@ class _Front:
             lost: Exception | None = None
             if cause is not None and one is sent[0]:
                 lost = cause
-            elif one.ticket == in_hand:
-                lost = self._judged(one.job, sample, how, overdue)
-            elif self.stillborn >= _most_stillborn(end) and one is sent[0]:
+            elif one.ticket == death.ticket:
+                lost = self._judged(one.job, death, how, overdue)
+            elif self.stillborn >= _most_stillborn(death.end) and one is sent[0]:
                 lost = WorkerDied(f"{how}; that was the {self.stillborn}. time running, before any work was begun")
             if lost is None:
                 results.append(partial(self._redone, one.job))
             else:
-                failed = lost_ticket(one.job, sample, lost)
+                failed = lost_ticket(one.job, death.sample, lost)
                 results.append(self._handing_in(one.job, failed, True))
         return results
 
-    def _judged(self, job: Job, sample: Sample | None, how: str, overdue: bool) -> WorkerDied | None:
+    def _judged(self, job: Job, death: Death, how: str, overdue: bool) -> WorkerDied | None:
         """What a death means for the ticket in hand: an error if it is not to be run again."""
         task: RemoteTask = job.task
-        key = None if sample is None else (sample.step, sample.position, sample.way)
+        key, sample = death.call, death.sample
         if overdue:
             if key is not None:
                 task.timeouts[key] = task.timeouts.get(key, 0) + 1
@@ -452,26 +422,20 @@ class _Front:
         self.crew.rouse()
         return []
 
-    def _take_back(self, sent: Sent) -> None:
-        """A ticket was not sent after all."""
-        take_back(sent.grant)
-        take_back(self._lent.pop(sent.ticket, None))
-
-    def _take_back_all(self) -> None:
-        """The process will not write any more: all blocks that it was given are free."""
-        for block in [*(sent.grant for sent in self.out), *self._lent.values()]:
-            take_back(block)
-        self._lent.clear()
+    def _take_back(self) -> None:
+        """The last ticket is not sent after all."""
+        sent = self.out.pop()
+        if self.line is not None:
+            self.line.revoke(len(self.out))
+            self.line.lent_back(sent.ticket)
 
     def close(self) -> None:
         """End the process. It ends by itself when its socket does, unless it is inside a call."""
-        process = self.worker.process
         self.worker.interrupt()
-        if process.exit(_GRACE_S) is None:
-            process.kill()
-            process.exit(1.0)
-        process.close()
-        self._take_back_all()
+        self.worker.process.exit(_GRACE_S)
+        self.worker.process.close()
+        if self.line is not None:
+            self.line.take_back_all()
 
 
 def _most_stillborn(end: Exit | None) -> int:

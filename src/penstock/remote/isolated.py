@@ -10,7 +10,6 @@ With every chunk the process says where the epoch stands after it. When it dies,
 from __future__ import annotations
 
 import os
-import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,19 +26,17 @@ from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
 from penstock.executors.processes import default_blocks
 from penstock.executors.startup import Process, StartOptions
 from penstock.interrupts import uninterrupted
-from penstock.memory.block import Block, Blocks
+from penstock.memory.block import Blocks
 from penstock.memory.exceptions import unpacked
 from penstock.memory.parcel import pack
 from penstock.plan.plan import Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.program.chunk import Chunk
-from penstock.program.desk import new_desk
 from penstock.provenance import Place
 from penstock.remote.cargo import Cargo
-from penstock.remote.line import Line, take_back
+from penstock.remote.line import Line, bury
 from penstock.remote.preload import refuse_in_import
-from penstock.remote.suspicion import Suspicion
-from penstock.remote.trial import DEATHS_RUNNING_ISOLATED
+from penstock.remote.trial import DEATHS_RUNNING_ISOLATED, Trial
 from penstock.remote.wire import Gone, Late, Message
 from penstock.resume.schema import Edge, InputState, checked, plain_data
 from penstock.sources.source import Flow
@@ -113,8 +110,6 @@ class Isolated:
         self._pid = os.getpid()
         self._current: _Run | None = None
         self._line: Line | None = None
-        #: blocks that chunks may be written to, in the order in which they were granted
-        self._grants: deque[Block | None] = deque()
         self._estimate = Estimate()
         self._stats: dict[str, float] = {"stuck": 0, "deaths": 0, "cpu_s": 0.0}
         self._deaths = self._deaths_running = 0
@@ -124,7 +119,7 @@ class Isolated:
         #: so that the finalizer reaches the process without holding the engine
         self._processes: list[Process] = []
         #: what deaths without anything new say of the sample in hand
-        self._suspicion = Suspicion()
+        self._trial = Trial()
 
     def notes(self) -> list[str]:
         """As that of an engine. What becomes of workers in the process is not known here."""
@@ -238,7 +233,7 @@ class Isolated:
         """What a message brings: a chunk of this epoch, what it has failed in, or True for its end."""
         kind, *said = message.head
         if kind == "need":
-            self._on_need(line, *said)
+            line.regrant(self.blocks, *said)
         elif kind == "chunk":
             number, cargo, stats, edge = said
             chunk = self._on_chunk(line, cargo, stats, message)
@@ -247,7 +242,7 @@ class Isolated:
                 if edge is not None:
                     run.edge = checked(edge, Edge)
                     self._deaths_running = 0
-                    self._suspicion.relieve()
+                    self._trial.relieve()
                 chunk.origin = cast(Any, _Elsewhere(number, run.chunks, run.edge))
                 return chunk
         elif kind == "end":
@@ -260,17 +255,10 @@ class Isolated:
                 return unpacked(exception)
         return False
 
-    def _on_need(self, line: Line, nbytes: int) -> None:
-        take_back(self._grants.popleft())
-        self._grants.appendleft(None)
-        self._grants[0] = line.block_for(self.blocks, nbytes)
-        line.wire.send(("grant", None if self._grants[0] is None else self._grants[0].number))
-
     def _on_chunk(self, line: Line, cargo: Cargo, stats: dict[str, float] | None, message: Message) -> Chunk:
         if cargo.block is not None:
             self._estimate.add(cargo.nbytes)
-        chunk = line.received(self.blocks, cargo, message, self._grants[0])
-        self._grants.popleft()
+        chunk = line.received(self.blocks, cargo, message)
         self._stats = stats or self._stats
         self._credit(line)
         return chunk
@@ -280,9 +268,7 @@ class Isolated:
         if self._budget.allowed is not None:
             # What is larger has to be asked for, and waits until somebody reads.
             nbytes = min(nbytes, self._budget.allowed // (_CREDITS + _IN_HAND))
-        grant = line.block_for(self.blocks, nbytes)
-        self._grants.append(grant)
-        line.wire.send(("credit", None if grant is None else grant.number))
+        line.wire.send(("credit", line.grant(self.blocks, nbytes)))
 
     def _holding(self, line: Line) -> str:
         """What the stream waits for, as the process tells it."""
@@ -372,22 +358,14 @@ class Isolated:
                 while len(self._processes) > 1:
                     self._processes[0].close()
                     self._processes.pop(0)
-            line = Line(process)
+            line = self._line = Line(process)
             line.wire.patience_s = _ANSWER_S
-            parcel, suspicion = self._parcel, self._suspicion
-            if suspicion.careful:
-                fd, suspicion.desk = new_desk()
-                try:
-                    line.wire.send(("desk",), fds=[fd])
-                finally:
-                    os.close(fd)
-            condemned = list(suspicion.condemned.items())
-            line.wire.send(
-                ("engine", self._budget.allowed, condemned), [parcel.data], [block.fd for block in parcel.blocks]
-            )
+            if self._trial.probing:
+                line.watch()
+            condemned = list(self._trial.condemned.items())
+            line.send_parcel(("engine", self._budget.allowed, condemned), self._parcel)
             if self._carried:
                 line.wire.send(("forget", plain_data(self._carried)))
-            self._line = line
             for _ in range(_CREDITS):
                 self._credit(line)
         return self._line
@@ -402,21 +380,23 @@ class Isolated:
 
     def _hang_up(self) -> None:
         """The process will say nothing more, and will not write any more: all blocks that it was given are free."""
-        self._line = None
-        while self._grants:
-            take_back(self._grants.popleft())
+        line, self._line = self._line, None
+        if line is not None:
+            line.take_back_all()
 
     def _bury(self, run: _Run) -> None:
         """The process is gone: another takes its place, or nobody can."""
-        told = "the isolated process"
+        told, call = "the isolated process", None
         if self._processes:
-            process = self._processes[-1]
-            process.kill()
-            told += f" {process.exit(1.0)}"
+            death = bury(self._processes[-1], self._line)
+            told, call = f"{told} {death.end}", death.call
         self._hang_up()
         self._deaths += 1
         self._deaths_running += 1
-        self._suspicion.death(told)
+        known = len(self._trial.condemned)
+        self._trial.death(call, told)
+        if len(self._trial.condemned) > known:
+            self._trial.relieve()
         if self._deaths_running >= DEATHS_RUNNING_ISOLATED:
             self._drop_process()
             raise WorkerDied(f"{told}, {self._deaths_running} times running without a batch")
@@ -460,10 +440,8 @@ class Isolated:
         if self._current is not None:
             self._current.ended = True
         if self._processes:
-            process = self._processes[-1]
-            with suppress(OSError):  # it has ended
-                process.socket.shutdown(socket.SHUT_RDWR)
-            process.exit(_GRACE_S)
+            self._processes[-1].hang_up()
+            self._processes[-1].exit(_GRACE_S)
         self._drop_process()
         self.blocks.close()
 

@@ -6,8 +6,6 @@ Two threads: one listens to the parent, the other reads the engine and sends. Th
 
 from __future__ import annotations
 
-import mmap
-import os
 import socket
 import threading
 from collections import deque
@@ -18,15 +16,13 @@ from typing import Any
 from penstock.core.engine import Engine
 from penstock.core.epoch import Run
 from penstock.core.redo import Start
-from penstock.memory.block import BlockMap
 from penstock.memory.exceptions import packed
 from penstock.memory.parcel import unpack
-from penstock.memory.segment import Mapping
 from penstock.program.chunk import Chunk, CountVaried, Loss
-from penstock.program.desk import Desk
-from penstock.remote.cargo import attach, fits, measured, stowed, written
+from penstock.remote.cargo import measured
 from penstock.remote.preload import become_worker
-from penstock.remote.wire import SMALL_BYTES, Gone, Message, Wire
+from penstock.remote.wire import Gone, Message
+from penstock.remote.worker_end import WorkerEnd
 from penstock.resume.schema import Edge, InputState, checked, plain_data
 
 __all__ = ["serve"]
@@ -42,7 +38,7 @@ _REMEMBERED = 64
 def serve(sock: socket.socket, name: str) -> None:
     """Serve the parent at the other end of `sock` until it closes."""
     become_worker()
-    pump = _Pump(Wire(sock))
+    pump = _Pump(WorkerEnd(sock))
     reading = threading.Thread(target=pump.read, name="penstock-pump", daemon=True)
     reading.start()
     try:
@@ -52,9 +48,8 @@ def serve(sock: socket.socket, name: str) -> None:
 
 
 class _Pump:
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.blocks = BlockMap()
+    def __init__(self, line: WorkerEnd) -> None:
+        self.line = line
         self.engine: Engine | None = None
         self._cpu_began = process_time()
         self._sending = threading.Lock()
@@ -78,8 +73,6 @@ class _Pump:
         self._sent: deque[tuple[int, int, Any, Any]] = deque(maxlen=_REMEMBERED)
         #: what was lost behind the last sample that was sent: it goes with the next
         self._late: list[Loss] = []
-        #: where the parent sees what is in hand
-        self._desk: Desk | None = None
         #: why there is no engine
         self._broken: BaseException | None = None
 
@@ -87,35 +80,27 @@ class _Pump:
 
     def listen(self) -> None:
         while True:
-            message = self.wire.receive(fds=True)
+            message = self.line.receive()
             kind, *said = message.head
             with self._changed:
                 getattr(self, f"_on_{kind}")(message, *said)
                 self._changed.notify_all()
             del message
 
-    def _on_desk(self, message: Message) -> None:
-        """Show what is in hand: processes have died before, and do one thing after the other from now on."""
-        (fd,) = message.fds
-        self._desk = Desk(Mapping(fd, mmap.PAGESIZE))
-        os.close(fd)
-        self._desk.take(1)
-
     def _on_engine(self, message: Message, allowed: int | None, condemned: list[Any]) -> None:
         self._allowed = allowed
         try:
             flow, options, seed, memory = unpack(message.body.data, message.fds)
-            if self._desk is not None:
+            if self.line.desk is not None:
+                # Processes have died before: do one thing after the other, and show what is in hand.
+                self.line.desk.take(1)
                 options = replace(options, inline=True)
             self.engine = Engine(flow, options, seed, memory)
-            self.engine.desk = self._desk
+            self.engine.desk = self.line.desk
             self.engine.condemned = {tuple(call): how for call, how in condemned}
             self.engine.asks = False
         except BaseException as exc:
             self._broken = exc
-
-    def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
-        attach(self.blocks, message, blocks, dropped)
 
     def _on_credit(self, message: Message, grant: int | None) -> None:
         self._credits.append(grant)
@@ -261,8 +246,7 @@ class _Pump:
         with self._changed:
             grant = self._credits.popleft()
             self._unread.append(layout.nbytes)
-        block = self._block_for(layout.nbytes, grant) if layout.nbytes > SMALL_BYTES else None
-        body = written(layout, self.blocks, block)
+        cargo, body = self.line.stow(chunk, layout, grant, self._ask)
         now = perf_counter()
         stats = edge = None
         if now - self._told > _STATS_S:
@@ -274,7 +258,7 @@ class _Pump:
             self._chunks += 1
             self.engine.ask(False)
             self._sent.append((number, self._chunks, origin, places))
-        self._send(("chunk", number, stowed(chunk, layout, block), stats, edge), body)
+        self._send(("chunk", number, cargo, stats, edge), body)
 
     def _stats(self) -> dict[str, float]:
         """The counters of all stages; what this process is on a CPU is work of the loader too."""
@@ -282,17 +266,15 @@ class _Pump:
         stats = self.engine.stage_stats()
         return stats | {"cpu_s": stats["cpu_s"] + process_time() - self._cpu_began}
 
-    def _block_for(self, nbytes: int, grant: int | None) -> int | None:
-        if fits(self.blocks, grant, nbytes):
-            return grant
+    def _ask(self, nbytes: int) -> int | None:
+        """Ask for a larger block."""
         self._send(("need", nbytes))
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._granted)
             if self._closed:
                 raise Gone
-            number = self._granted.popleft()
-            return number if number in self.blocks else None
+            return self._granted.popleft()
 
     def _send(self, head: Any, body: Any = ()) -> None:
         with self._sending:
-            self.wire.send(head, body)
+            self.line.wire.send(head, body)

@@ -1,9 +1,9 @@
-"""What a worker process has in hand, in the words of its parent."""
+"""Tickets in the hands of a worker process, in the words of its parent."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.core.lane import Job, Lane
 from penstock.ops.op import Op
@@ -12,7 +12,27 @@ from penstock.program.desk import READING, Desk, Sample
 from penstock.program.task import CallKey
 from penstock.remote.trial import Trial
 
-__all__ = ["RemoteTask", "described", "lost"]
+__all__ = ["Paused", "RemoteTask", "Sent", "described", "lost"]
+
+
+class Sent(NamedTuple):
+    """A ticket that was sent and is not answered yet."""
+
+    ticket: int
+    job: Job
+
+
+class Paused:
+    """Stands in `Job.chunks` for a ticket that was paused in a worker process."""
+
+    def __init__(self, front: Any, ticket: int) -> None:
+        self.front = front
+        self.ticket = ticket
+
+    def close(self) -> None:
+        """Nobody waits for the rest of it."""
+        self.front.unwanted.append(self.ticket)
+        self.front.worker.unpark()
 
 
 class RemoteTask:

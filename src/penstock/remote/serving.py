@@ -6,23 +6,20 @@ see it. It ends when the socket does.
 
 from __future__ import annotations
 
-import mmap
-import os
 import socket
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 from penstock import system
 from penstock.core.workers import HERE
 from penstock.executors import newborn
-from penstock.memory.block import BlockMap
 from penstock.memory.codec import decode, layout_of
 from penstock.memory.parcel import unpack
-from penstock.memory.segment import Mapping
 from penstock.program.bridge import Bridge
 from penstock.program.chunk import Chunk, ErrorRecord, Failure, Ticket
 from penstock.program.desk import Desk
@@ -30,10 +27,11 @@ from penstock.program.failure import broken, take_note
 from penstock.program.program import Program, through
 from penstock.program.sizing import PAUSE_REMOTE_S
 from penstock.program.task import Bench, Post, Task
-from penstock.remote.cargo import attach, fits, measured, sendable, stowed, without_largest, written
+from penstock.remote.cargo import measured, sendable, stowed, without_largest
 from penstock.remote.portable import CarriedSource, CarriedStore
 from penstock.remote.preload import after_fork, become_worker, preloaded
-from penstock.remote.wire import OTHER, SMALL_BYTES, Gone, Message, Reply, Request, Wire
+from penstock.remote.wire import OTHER, Gone, Message, Reply, Request
+from penstock.remote.worker_end import WorkerEnd
 from penstock.stats.calls import EVERY_S, Timing
 from penstock.stats.watch import NOTHING, ProcessWatch, Watch
 from penstock.trees import nbytes
@@ -47,7 +45,7 @@ def serve(sock: socket.socket, name: str) -> None:
     system.worker_name = name
     become_worker()
     after_fork()
-    serving = _Serving(Wire(sock), name)
+    serving = _Serving(WorkerEnd(sock), name)
     try:
         serving.run()
     except Gone:
@@ -80,10 +78,9 @@ class _Open:
 
 
 class _Serving:
-    def __init__(self, wire: Wire, name: str) -> None:
-        self.wire = wire
+    def __init__(self, line: WorkerEnd, name: str) -> None:
+        self.line = line
         self.name = name
-        self.blocks = BlockMap()
         #: programs, or why one could not be unpacked
         self.posts: dict[int, Post | BaseException] = {}
         #: what is kept for each loader, as long as one of its programs is here
@@ -95,12 +92,18 @@ class _Serving:
         self.returned: SimpleQueue[tuple[int, int]] = SimpleQueue()
         #: messages that came while another was waited for
         self.waiting: deque[Message] = deque()
-        self.desk: Desk
+
+    @property
+    def desk(self) -> Desk:
+        """Where the parent sees what is in hand. It is the first thing that comes."""
+        assert self.line.desk is not None
+        return self.line.desk
 
     def run(self) -> None:
         while True:
-            message = self.waiting.popleft() if self.waiting else self.wire.receive(fds=True)
-            self._obey(message)
+            message = self.waiting.popleft() if self.waiting else self.line.receive()
+            kind, *said = message.head
+            getattr(self, f"_on_{kind}")(message, *said)
             del message
 
     def close(self) -> None:
@@ -109,19 +112,7 @@ class _Serving:
             self._forget(ticket)
         self.bridge.close()
 
-    def _obey(self, message: Message) -> None:
-        kind, *said = message.head
-        getattr(self, f"_on_{kind}")(message, *said)
-
     # ------------------------------------------------------------------ what the parent says
-
-    def _on_desk(self, message: Message) -> None:
-        (fd,) = message.fds
-        self.desk = Desk(Mapping(fd, mmap.PAGESIZE))
-        os.close(fd)
-
-    def _on_attach(self, message: Message, blocks: list[tuple[int, int]], dropped: list[int]) -> None:
-        attach(self.blocks, message, blocks, dropped)
 
     def _on_program(self, message: Message, number: int, loader: int, token: int) -> None:
         try:
@@ -201,7 +192,7 @@ class _Serving:
         record = ErrorRecord("start of a worker", request.first, request.epoch, exc, request.first)
         chunk = Chunk([], (), Failure(exc, record))
         reply = Reply(request.ticket, True, *NOTHING, stowed(chunk, layout_of([]), None), [], None)
-        self.wire.send(("chunk", *reply))
+        self.line.wire.send(("chunk", *reply))
         self.desk.take(0)
 
     def _carried(self, request: Request, program: Program, message: Message) -> dict[str, Any]:
@@ -211,7 +202,7 @@ class _Serving:
         if request.block is None:
             memory = message.body
         else:
-            memory = self.blocks.array(request.block, request.ticket, self.returned)
+            memory = self.line.blocks.array(request.block, request.ticket, self.returned)
         carried: dict[str, Any] = decode(request.header, memory.data)
         if "read" in carried:
             assert program.reading is not None
@@ -249,7 +240,10 @@ class _Serving:
                 made += sum(map(nbytes, chunk.samples)) if request.portion else 0
                 enough = watch.elapsed_s > PAUSE_REMOTE_S or 0 < request.portion <= made
                 if enough or not self.desk.wanted(request.ticket):
-                    return Chunk.join(parts), False
+                    joined = Chunk.join(parts)
+                    if joined is not chunk:
+                        _let_go(chunk)
+                    return joined, False
         except BaseException as exc:
             ticket = Ticket(request.epoch, request.first, request.last, request.step)
             parts.append(broken(opened.program.stage, ticket, request.epoch, exc))
@@ -261,6 +255,7 @@ class _Serving:
         while True:
             try:
                 self._send_chunk(opened, chunk, done, watch)
+                _let_go(chunk)
                 return
             except Gone:
                 raise
@@ -273,9 +268,9 @@ class _Serving:
         chunk, layout = measured(chunk, opened.program, request.epoch)
         done = done or chunk.failure is not None
         kept = _kept(opened.program)
-        block = self._block_for(opened, layout.nbytes) if layout.nbytes > SMALL_BYTES else None
-        cargo = stowed(chunk, layout, block)
-        body = written(layout, self.blocks, block)
+        cargo, body = self.line.stow(
+            chunk, layout, opened.grant, partial(self._ask, request.ticket), tightly=request.portion > 0
+        )
         if done:
             # What came with the ticket goes back with its answer, unless the user's function has kept it.
             opened.clear()
@@ -287,24 +282,25 @@ class _Serving:
         timed = None if timing is None else timing.plain
         newborn.flush()  # what the user's functions print is seen at once, and not lost if they are killed
         # What was spent contains the time it took to write.
-        self.wire.send(("chunk", *Reply(request.ticket, done, *watch.spent, cargo, returned, kept, timed)), body)
+        self.line.wire.send(
+            ("chunk", *Reply(request.ticket, done, *watch.spent, cargo, returned, kept, timed)), body
+        )
         self.desk.take(0)
 
-    def _block_for(self, opened: _Open, nbytes: int) -> int | None:
-        """A block to write to: the one that came with the ticket, or another if that does not fit."""
-        grant = opened.grant
-        if fits(self.blocks, grant, nbytes, tightly=opened.request.portion > 0):
-            return grant
-        self.wire.send(("need", opened.request.ticket, nbytes))
+    def _ask(self, ticket: int, nbytes: int) -> int | None:
+        """Ask for another block to write to than the one that came with the ticket."""
+        self.line.wire.send(("need", ticket, nbytes))
         while True:
-            message = self.wire.receive(fds=True)
+            message = self.line.receive()
             if message.head[0] == "grant":
                 number: int | None = message.head[1]
-                return number if number in self.blocks else None
-            if message.head[0] == "attach":
-                self._obey(message)
-            else:
-                self.waiting.append(message)
+                return number
+            self.waiting.append(message)
+
+
+def _let_go(chunk: Chunk) -> None:
+    """What is in it has been sent, or is in another; but the generator of a paused ticket still holds the chunk."""
+    chunk.samples = []
 
 
 def _chunks(program: Program, ticket: Ticket, task: Task) -> Iterator[Chunk]:

@@ -4,6 +4,9 @@ Processes die for many reasons that have nothing to do with the sample in hand, 
 a ticket: it is run again. After two, its samples are run one at a time in a process of their own, a
 *probe*, and only a sample that kills the probe three times running is held to be the cause. What a probe
 cannot run, such as the making of a batch, is the cause if it kills three times running behind the probe.
+
+An isolated process is judged in the same way, with its whole stream as one ticket. Its probe is a process that does
+one thing after the other and shows what it has in hand.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ DEATHS_RUNNING, DEATHS_RUNNING_ISOLATED = 100, 10
 
 
 class Trial:
-    """The deaths of one ticket.
+    """The deaths of one ticket, or of one isolated loader.
 
     >>> trial = Trial()
     >>> trial.death(None, "was killed"), trial.probing, trial.death(None, "was killed"), trial.probing
@@ -73,6 +76,12 @@ class Trial:
         self.condemned[in_hand] = how
         self._suspect, self._kills = None, 0
         return True
+
+    def relieve(self) -> None:
+        """Something new has come: deaths before that say nothing any more."""
+        self.probing = False
+        self._deaths = self._kills = 0
+        self._suspect = None
 
     def probed(self) -> None:
         """All samples have been run one at a time; now the ticket can be run with what is known."""
