@@ -66,8 +66,8 @@ def test_servers_of_different_pipelines_are_refused():
         list(ps.connect([one.address, other.address]))
 
 
-def test_one_server_has_the_ledger():
-    refused = pytest.raises(ps.ServiceError, match="one server has the ledger")
+def test_mode_split_over_several_servers_is_refused_with_the_next_step():
+    refused = pytest.raises(ps.ServiceError, match=r"works with one server, and connect.. has 2 .*mode='shard'")
     with ps.serve(plain(), HERE) as one, ps.serve(plain(), HERE) as other, refused:
         list(ps.connect([one.address, other.address]))
 

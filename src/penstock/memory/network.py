@@ -212,7 +212,8 @@ def decode(
         _check_frames(frames, limits)
         check(data[1:], limits, _TUPLE, _LEAVES)
     try:
-        return _Reading(frames, limits).decoder.decode(data[1:])
+        # Kept by nobody: a cycle of decoder and hook would keep the frames until the garbage collector runs.
+        return msgspec.msgpack.Decoder(ext_hook=_Reading(frames, limits).made).decode(data[1:])
     except CodecError:
         raise
     except (msgspec.DecodeError, TypeError, ValueError, OverflowError, RecursionError) as exc:
@@ -237,7 +238,6 @@ class _Reading:
         #: how far each frame has been given away
         self.ends = [0] * len(views)
         self.limits = limits
-        self.decoder = msgspec.msgpack.Decoder(ext_hook=self.made)
 
     def made(self, kind: int, data: memoryview) -> Any:
         if kind == _TUPLE:

@@ -33,6 +33,8 @@ LINGER_S = 5.0
 MOST_SESSIONS = 4096
 #: bytes that the window of one run keeps
 WINDOW_BYTES = 512 << 20
+#: a run whose window holds so much makes only what there is credit for
+AHEAD_BYTES = 64 << 20
 
 
 class Broker:
@@ -158,9 +160,16 @@ class Broker:
             elif run.total is not None and session.next >= run.total:
                 self.finish(session, run.total)
             else:
-                run.allow(session.reach)
                 break
+        self._make_ahead(session)
         self._trim(session.run)
+
+    def _make_ahead(self, session: Session) -> None:
+        """Have made what there is credit for and, while memory allows, half as much again for the next credit."""
+        run = session.run
+        if run is not None and not session.over:
+            ahead = 0 if run.nbytes > AHEAD_BYTES else self.credit // 2 * session.step
+            run.allow(session.reach + ahead)
 
     def _run_for(self, session: Session) -> Run:
         run = session.run

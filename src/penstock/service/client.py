@@ -129,7 +129,9 @@ class Subscription:
         """The server chooses; what clients were handed before is for it to know."""
         if len(self._lanes) > 1:
             raise ServiceError(
-                "in mode split one server has the ledger, and this client has several addresses; connect to one"
+                f"mode split works with one server, and connect() has {len(self._lanes)} addresses: each server "
+                "has a ledger of its own, so two of them could hand out the same batch; connect to one of them, or "
+                "serve with mode='shard'"
             )
         be_split(self._lanes[number])
         if not self._mark:
@@ -194,21 +196,24 @@ class Subscription:
 
     def _next_arrived(self) -> Arrived | None:
         line, began = self._line, perf_counter()
-        with line.changed:
-            while not (self._stopped or line.error is not None):
-                lane = self._turn_of()
-                if lane is not None and lane.error is not None:
-                    raise ServiceError(
-                        f"the data server at {self._source.label[8:-1]} refuses: {lane.error}"
-                    ) from None
-                if lane is not None and lane.available:
-                    return self._taken(lane, lane.take(), perf_counter() - began)
-                if lane is not None and lane.total is not None:
-                    return None
-                line.changed.wait()
-        if line.error is not None and not self._stopped:
-            raise line.error
-        return None
+        with line.lock:
+            line.wait_for(self._due)
+            if self._stopped:
+                return None
+            if line.error is not None:
+                raise line.error
+            lane = self._turn_of()
+            assert lane is not None
+            if lane.error is not None:
+                raise ServiceError(f"the data server at {self._source.label[8:-1]} refuses: {lane.error}") from None
+            if not lane.available:
+                return None
+            return self._taken(lane, lane.take(), perf_counter() - began)
+
+    def _due(self) -> bool:
+        """There is a batch, or none will come."""
+        lane = self._turn_of()
+        return self._stopped or (lane is not None and (lane.available > 0 or lane.over))
 
     def _turn_of(self) -> Lane | None:
         """The lane that has the next batch; None as long as that is not known."""
@@ -227,8 +232,7 @@ class Subscription:
         if arrived.state:
             servers = len(self._lanes)
             self._stood.append((self._position, arrived.number % servers, arrived.number + servers, arrived.state))
-        if lane.owes_credit:
-            self._line.wake()
+        self._line.give_credit(self._lanes.index(lane))
         return arrived
 
     # ------------------------------------------------------------------ where it stands, and the end
@@ -260,8 +264,7 @@ class Subscription:
     def stop(self) -> None:
         """Let whoever waits return."""
         self._stopped = True
-        with self._line.changed:
-            self._line.changed.notify_all()
+        self._line.wake()
 
     def close(self) -> None:
         self._stopped = True

@@ -139,7 +139,7 @@ class Lane:
         try:
             message = protocol.decode_from_server(frames)
         except protocol.Malformed as exc:
-            self.error = ServiceError(f"it sends what no penstock server sends: {exc}")
+            self.malformed(exc)
             return []
         if message.session != self.token or message.turn != self.turn or self.over:
             return []
@@ -156,6 +156,10 @@ class Lane:
         if isinstance(message, End):
             return self._end(message, now)
         return self._beat(message, now)
+
+    def malformed(self, exc: protocol.Malformed) -> None:
+        """What came is no message."""
+        self.error = ServiceError(f"it sends what no penstock server sends: {exc}")
 
     def _welcomed(self, welcome: Welcome) -> list[FromClient]:
         if self.welcome is not None:

@@ -1,39 +1,42 @@
-"""The thread of a client: it owns the sockets, answers servers, and calls them again when they fall silent.
+"""The connections of a client. Whoever reads batches receives them itself; a thread steps in when nobody reads.
 
-Heartbeats come from this thread, so that a long step of the training loop is not taken for a death. It decides only
-which address a lane talks to. What comes is left in the lanes; whoever reads is woken.
+One lock guards the connections and the lanes. A reader that waits for a batch holds it, receives, and sends credit
+and heartbeats. While nobody waits for a batch, the thread does all that every `_TICK_S`, so that a long step of the
+training loop is not taken for a death. So a batch goes from the socket to its reader without passing a thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any
 
 from penstock.errors import ServiceError
+from penstock.memory.recycle import Recycler
 from penstock.service import protocol
-from penstock.service.extra import zmq_module
+from penstock.service.keyed import KeyedConnection
 from penstock.service.keys import Key
 from penstock.service.lane import SILENCE_S, Lane
-from penstock.service.protocol import FromClient
-from penstock.service.sockets import dial
+from penstock.service.plain import PlainConnection
+from penstock.service.protocol import FromClient, Malformed
 
 __all__ = ["Line"]
 
-_TICK_S = 0.1
+#: how often the thread looks whether something came, and heartbeats are looked after
+_TICK_S = 0.05
+#: messages that are taken in before anything else is looked at
 _AT_ONCE = 64
 #: a lane whose server is gone for so long is taken over by another, where there are several
 TAKE_OVER_S = 5.0
 
 
 class Line:
-    """Sockets of several lanes, each with a server, in one thread."""
+    """Connections of several lanes, each with a server."""
 
     def __init__(self, lanes: Sequence[Lane], addresses: Sequence[str], key: Key | None, timeout_s: float) -> None:
-        self._zmq = zmq_module()
         self._lanes = list(lanes)
         self._addresses = list(addresses)
         self._key = key
@@ -41,87 +44,121 @@ class Line:
         #: lane -> which address it talks to, and since when
         self._at = list(range(len(self._lanes)))
         self._since = [monotonic()] * len(self._lanes)
-        self._sockets: list[Any] = []
-        self.changed = threading.Condition()
+        self._recycler = Recycler()
+        self._connections = [self._dial(address) for address in self._addresses]
+        #: whoever has it may use the connections and the lanes
+        self.lock = threading.Lock()
         self.error: BaseException | None = None
         self.reconnects = 0
-        self._closing = False
+        self._looked = 0.0
+        self._closing = threading.Event()
         self._wakes, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
+        os.set_blocking(self._wakes, False)
         self._thread = threading.Thread(target=self._work, name="penstock-connect", daemon=True)
+        for number, lane in enumerate(self._lanes):
+            self._say(number, lane.begin(monotonic()))
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the thread look after the credit of the lanes."""
-        with contextlib.suppress(OSError):  # it is awake
+        """Have whoever waits in `wait_for` look again."""
+        with contextlib.suppress(OSError):  # it will
             os.write(self._waker, b"\0")
+
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """Receive until `done()` or an error. The caller has the lock, and whoever makes it true calls `wake`."""
+        while not done() and self.error is None:
+            self._turn(_TICK_S, done)
+
+    def give_credit(self, number: int) -> None:
+        """Say how much more may come, if that is worth a message. The caller has the lock."""
+        lane = self._lanes[number]
+        if lane.owes_credit:
+            self._say(number, lane.want(monotonic()))
 
     def close(self) -> None:
         """Say bye, and end the thread."""
-        if self._closing:
+        if self._closing.is_set():
             return
-        self._closing = True
+        self._closing.set()
         self.wake()
         self._thread.join()
+        with self.lock:
+            for number, lane in enumerate(self._lanes):
+                self._say(number, lane.bye())
+                self._connections[number].close()
         os.close(self._wakes)
         os.close(self._waker)
+
+    def _dial(self, address: str) -> PlainConnection | KeyedConnection:
+        if self._key is None:
+            return PlainConnection(address, self._recycler)
+        return KeyedConnection(address, self._key)
 
     # ------------------------------------------------------------------ the thread
 
     def _work(self) -> None:
-        context = self._zmq.Context()
+        while not self._closing.wait(_TICK_S) and self.error is None:
+            if self.lock.acquire(blocking=False):
+                try:
+                    self._turn(0, lambda: False)
+                finally:
+                    self.lock.release()
+
+    # ------------------------------------------------------------------ receiving, for whoever has the lock
+
+    def _turn(self, wait_s: float, done: Callable[[], bool]) -> None:
+        """Wait until something comes, take it in, and do what is due."""
         try:
-            self._sockets = [dial(context, self._addresses[at], self._key) for at in self._at]
-            for number, lane in enumerate(self._lanes):
-                self._say(number, lane.begin(monotonic()))
-            while not self._closing and self.error is None:
-                self._turn(context)
-            for number, lane in enumerate(self._lanes):
-                self._say(number, lane.bye())
+            ready = self._wait(wait_s)
+            for number, connection in enumerate(self._connections):
+                if connection.fileno() in ready or connection.pending:
+                    self._take_in(number, done)
+                if connection.look_after(monotonic()):
+                    self._say(number, self._lanes[number].begin(monotonic()))
+                self.give_credit(number)
+            if monotonic() - self._looked >= _TICK_S:
+                self._looked = monotonic()
+                for number in range(len(self._lanes)):
+                    self._look_after(number)
         except BaseException as exc:
             self.error = exc
-        finally:
-            context.destroy(linger=200)
-            with self.changed:
-                self.changed.notify_all()
 
-    def _turn(self, context: Any) -> None:
-        zmq = self._zmq
-        poller = zmq.Poller()
-        poller.register(self._wakes, zmq.POLLIN)
-        for socket in self._sockets:
-            poller.register(socket, zmq.POLLIN)
-        ends = monotonic() + _TICK_S
-        while not self._closing and monotonic() < ends:
-            ready = dict(poller.poll(_TICK_S * 1000))
-            if self._wakes in ready:
+    def _wait(self, wait_s: float) -> set[int]:
+        """Descriptors that have something to receive, or room to send."""
+        poll = select.poll()
+        poll.register(self._wakes, select.POLLIN)
+        for connection in self._connections:
+            if connection.pending:
+                wait_s = 0
+            if connection.fileno() >= 0:
+                poll.register(connection, select.POLLIN | (select.POLLOUT if connection.sending else 0))
+        ready = {descriptor for descriptor, _ in poll.poll(wait_s * 1000)}
+        if self._wakes in ready:
+            with contextlib.suppress(OSError):
                 os.read(self._wakes, 4096)
-            for number, socket in enumerate(self._sockets):
-                if socket in ready:
-                    self._take_in(number)
-                if self._lanes[number].owes_credit:
-                    self._say(number, self._lanes[number].want(monotonic()))
-        for number in range(len(self._lanes)):
-            self._look_after(context, number)
+        return ready
 
-    def _take_in(self, number: int) -> None:
-        zmq, lane, socket = self._zmq, self._lanes[number], self._sockets[number]
+    def _take_in(self, number: int, done: Callable[[], bool]) -> None:
+        """What came over one connection, until it is what the reader waits for."""
+        lane, connection = self._lanes[number], self._connections[number]
         for _ in range(_AT_ONCE):
             try:
-                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                break
-            with self.changed:
-                answers = lane.hear([frame.buffer for frame in frames], monotonic())
-                self.changed.notify_all()
-            self._say(number, answers)
+                frames = connection.receive()
+            except Malformed as exc:
+                lane.malformed(exc)
+                return
+            if frames is None:
+                return
+            self._say(number, lane.hear(frames, monotonic()))
+            if done():
+                return
 
     def _say(self, number: int, messages: Sequence[FromClient]) -> None:
         for message in messages:
-            with contextlib.suppress(self._zmq.Again):  # it is said again with the next beat
-                self._sockets[number].send(protocol.encode(message), self._zmq.NOBLOCK)
+            self._connections[number].send(protocol.encode(message))
 
-    def _look_after(self, context: Any, number: int) -> None:
+    def _look_after(self, number: int) -> None:
         """Heartbeats; a new connection after a silence; another server, or the end, after a long one."""
         lane, now = self._lanes[number], monotonic()
         if lane.over:
@@ -132,23 +169,21 @@ class Line:
         elif gone_s > TAKE_OVER_S and len(self._addresses) > 1:
             self._at[number] = (self._at[number] + 1) % len(self._addresses)
             self._since[number] = now
-            self._call(context, number)
+            self._call(number)
         elif now - max(lane.heard, self._since[number]) > SILENCE_S:
             self._since[number] = max(self._since[number], now - TAKE_OVER_S / 2)
-            self._call(context, number)
+            self._call(number)
         else:
             self._say(number, lane.tick(now))
 
-    def _call(self, context: Any, number: int) -> None:
+    def _call(self, number: int) -> None:
         """Leave the connection, and make a new one: the old may be half open."""
         lane = self._lanes[number]
         self.reconnects += 1
-        self._sockets[number].close(0)
-        self._sockets[number] = dial(context, self._addresses[self._at[number]], self._key)
+        self._connections[number].close()
+        self._connections[number] = self._dial(self._addresses[self._at[number]])
         lane.heard = monotonic()
-        with self.changed:
-            answers = lane.begin(monotonic())
-        self._say(number, answers)
+        self._say(number, lane.begin(monotonic()))
 
     def _gone(self, number: int) -> str:
         where = self._addresses[self._at[number]] if len(self._addresses) == 1 else " and ".join(self._addresses)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = [
-    "FRAME_BYTES", "VERSION", "Ask", "Batch", "Beat", "Bye", "End", "FromClient", "FromServer", "Hello",
-    "Malformed", "Ready", "Refused", "Want", "Welcome", "decode_from_client", "decode_from_server", "encode",
+    "FRAME_BYTES", "MOST_FRAMES", "VERSION", "Ask", "Batch", "Beat", "Bye", "End", "FromClient", "FromServer",
+    "Hello", "Malformed", "Ready", "Refused", "Want", "Welcome", "decode_from_client", "decode_from_server",
+    "encode",
 ]  # fmt: skip
 
 #: both sides must speak the same; another one for every change that the other side would misread
@@ -29,7 +30,7 @@ FRAME_BYTES = 2 << 30
 #: the first frame of any message
 _HEAD_BYTES = 300_000
 #: of a batch: the head, the header of the samples and their frames
-_MOST_FRAMES = 1026
+MOST_FRAMES = 1026
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _Token = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -195,8 +196,8 @@ def decode_from_client(frames: Sequence[ReadableBuffer]) -> FromClient:
 
 def decode_from_server(frames: Sequence[ReadableBuffer]) -> FromServer:
     """The message in the first of these frames; only a `Batch` may have more."""
-    if not 1 <= len(frames) <= _MOST_FRAMES:
-        raise Malformed(f"a message has 1 to {_MOST_FRAMES} frames, got {len(frames)}")
+    if not 1 <= len(frames) <= MOST_FRAMES:
+        raise Malformed(f"a message has 1 to {MOST_FRAMES} frames, got {len(frames)}")
     found: FromServer = _decoded(_FROM_SERVER, frames[0])
     if isinstance(found, Batch) != (len(frames) > 1):
         raise Malformed(f"a {type(found).__name__} of {len(frames)} frames")

@@ -75,6 +75,8 @@ class Run:
         self._resume = resume if resume[0] <= first else (0, b"")
         self._wake = wake
         self._until = 0
+        #: the server has looked for a batch that was not made yet, and is to be woken for the next
+        self._awaited = True
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name=f"penstock-serve-epoch-{epoch}", daemon=True)
@@ -83,8 +85,12 @@ class Run:
     # ------------------------------------------------------------------ what the server's thread calls
 
     def item(self, number: int) -> Item | None:
-        """The batch, if it is in the window."""
-        return self._items.get(number)
+        """The batch, if it is in the window. If it is not, the server is woken for the next batch that is made."""
+        item = self._items.get(number)
+        if item is None:
+            self._awaited = True
+            item = self._items.get(number)  # it may have been made in between
+        return item
 
     def allow(self, until: int) -> None:
         """Batches before number `until` may be made."""
@@ -169,7 +175,9 @@ class Run:
                 self._items[number - 1] = item
                 self._put += item.nbytes
                 self.made = number
-                self._wake()
+                if self._awaited:
+                    self._awaited = False
+                    self._wake()
         finally:
             batches.close()  # type: ignore[attr-defined]
 

@@ -17,12 +17,11 @@ from typing import Any
 from penstock.errors import PlanError, ServiceError
 from penstock.service.extra import zmq_module
 from penstock.service.keys import Key
-from penstock.service.protocol import FRAME_BYTES
 
-__all__ = ["Bound", "bind_to", "check_address", "dial", "is_local"]
+__all__ = ["HANDSHAKE_MS", "Bound", "bind_to", "check_address", "is_local"]
 
 #: a peer has so long for its handshake
-_HANDSHAKE_MS = 5000
+HANDSHAKE_MS = 5000
 #: a connection over which nothing comes back is closed, and what waits for it is let go of
 _PING_MS, _PING_LOST_MS = 5000, 15_000
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):(\d{1,5}|\*)")
@@ -103,7 +102,7 @@ class Bound:
         socket.linger = 200
         socket.sndhwm = socket.rcvhwm = 0
         socket.setsockopt(zmq.MAXMSGSIZE, 1 << 20)  # clients send no batches
-        socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _PING_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _PING_LOST_MS)
         if key is not None:
@@ -158,24 +157,6 @@ def bind_to(address: str, key: Key | None, allow: Sequence[str], insecure: bool)
             "allow=, or say insecure=True if everyone who can reach the port may read the data"
         )
     return Bound(address, key, allow)
-
-
-def dial(context: Any, address: str, key: Key | None) -> Any:
-    """A socket that connects to a server, and goes on trying."""
-    zmq = zmq_module()
-    socket = context.socket(zmq.DEALER)
-    socket.ipv6 = "[" in address
-    socket.linger = 200
-    socket.sndhwm = socket.rcvhwm = 0
-    socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-    socket.setsockopt(zmq.RECONNECT_IVL, 50)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-    if key is not None:
-        socket.curve_serverkey = key.server.encode()
-        socket.curve_secretkey, socket.curve_publickey = key.secret.encode(), key.public.encode()
-    socket.connect(address)
-    return socket
 
 
 def _raw(public: str) -> bytes:

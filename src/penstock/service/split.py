@@ -214,8 +214,11 @@ class SplitBroker(Broker):
             if item is not None:
                 return item
         entries = self.ledger.entries(epoch)
-        while board.fresh < board.run.made:
+        while True:
+            made = board.run.made
             item = board.run.item(board.fresh)
+            if item is None and board.fresh >= made:
+                return None
             board.fresh += 1
             if item is None:
                 continue
@@ -225,7 +228,6 @@ class SplitBroker(Broker):
                 board.run.drop(item.number)
                 continue
             return item
-        return None
 
     def tick(self) -> None:
         super().tick()
