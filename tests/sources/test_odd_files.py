@@ -292,3 +292,44 @@ def test_a_shuffle_over_more_than_one_arrow_table_can_hold_reads_row_groups(tmp_
     monkeypatch.setattr(tables, "_ONE_TABLE", 1000)
     rows = [sample["a"] for sample in ps.from_parquet(tmp_path / "a.parquet").shuffle()]
     assert sorted(rows) == [f"{number:05}" for number in range(1000)]
+
+
+# ---------------------------------------------------------------------- pipes, and archives of nothing
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")
+@for_each("read", [ps.from_files, ps.from_tar, ps.from_jsonl, ps.from_csv, ps.from_npy, ps.from_parquet])
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path_factory, read):
+    path = tmp_path_factory.mktemp("pipe") / "a.npy"
+    os.mkfifo(path)
+    with pytest.raises(ps.ReadError, match=r"a\.npy: a pipe.*copy its content"):
+        list(read([path]))
+
+
+def test_an_archive_of_nothing_among_others_has_no_samples(tmp_path):
+    write(tmp_path / "0.tar", tar_bytes(["0.txt"]))
+    write(tmp_path / "1.tar", tar_bytes([]))
+    write(tmp_path / "2.tar", tar_bytes(["2.txt"]))
+    assert [sample["__key__"] for sample in ps.from_tar(tmp_path)] == ["0", "2"]
+    assert sorted(sample["__key__"] for sample in ps.from_tar(tmp_path).shuffle()) == ["0", "2"]
+    write(tmp_path / "1.tar", tar_bytes(["README"]))
+    with pytest.raises(ps.ReadError, match=r"1\.tar: no member of this archive is named like a sample's field"):
+        len(ps.from_tar(tmp_path))
+
+
+@for_each("name", ["a.tar", "a.tar.gz"])
+def test_no_field_takes_the_place_of_the_key(tmp_path, name):
+    write(tmp_path / name, tar_bytes(["0.txt", "0.__key__", "0.a b"]))
+    assert list(ps.from_tar(tmp_path / name)) == [{"__key__": "0", "txt": b"0.txt", "a b": b"0.a b"}]
+
+
+def test_samples_with_some_fields_of_no_bytes_are_read_in_any_order(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in range(20):
+            for field, data in ("x", b""), ("y", b"y" * (number % 2)):
+                member = tarfile.TarInfo(f"{number}.{field}")
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
+    for pipeline in (ps.from_tar(tmp_path / "a.tar"), ps.from_tar(tmp_path / "a.tar", fields=["x", "y"]).shuffle()):
+        found = {sample["__key__"]: (sample["x"], sample["y"]) for sample in pipeline}
+        assert found == {str(number): (b"", b"y" * (number % 2)) for number in range(20)}

@@ -220,3 +220,16 @@ def test_a_forked_child_opens_its_own_descriptor(tmp_path):
         os._exit(0 if one._handle is None and one.read_at(4, 1) == b"5" else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert one._handle is not None
+
+
+def test_a_folder_that_vanishes_during_a_listing_is_named_in_the_error(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1").write_bytes(b"")
+    names = disk.walk(str(tmp_path), "**/*")
+    assert next(names) == b"a/1"
+    (tmp_path / "b" / "1").unlink()
+    (tmp_path / "b").rmdir()
+    with pytest.raises(FileNotFoundError) as caught:
+        list(names)
+    assert caught.value.filename == str(tmp_path / "b")

@@ -100,6 +100,8 @@ def column_of(array: Any) -> Column:
     kind = array.type
     if types.is_dictionary(kind):
         return column_of(array.dictionary_decode())
+    if _is_view(kind):
+        return column_of(array.cast(_plain(kind)))  # rows of a view cannot be taken in any order
     if isinstance(kind, arrow().FixedShapeTensorType):
         return _Tensors(array)
     if isinstance(kind, arrow().BaseExtensionType):
@@ -128,8 +130,18 @@ def _is_number(kind: Any) -> bool:
 
 def _is_text(kind: Any) -> bool:
     types = arrow().types
-    names = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view", "fixed_size_binary")
+    names = ("string", "large_string", "binary", "large_binary", "fixed_size_binary")
     return any(getattr(types, f"is_{name}", lambda _: False)(kind) for name in names)
+
+
+def _is_view(kind: Any) -> bool:
+    types = arrow().types
+    return any(getattr(types, f"is_{name}_view", lambda _: False)(kind) for name in ("string", "binary"))
+
+
+def _plain(kind: Any) -> Any:
+    pa = arrow()
+    return pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
 
 
 def _is_list(kind: Any) -> bool:
@@ -147,7 +159,10 @@ class Column:
 
     def rows(self, numbers: Numbers) -> list[Any]:
         """One value per row."""
-        taken = self._taken(numbers)
+        try:
+            taken = self._taken(numbers)
+        except arrow().ArrowNotImplementedError:  # a type whose rows Arrow gives only one by one
+            return [self.array[number].as_py() for number in numbers]
         # By way of an array of objects strings take half the time, and binary values twice.
         found: list[Any] = taken.to_numpy(zero_copy_only=False).tolist() if self._is_string else taken.to_pylist()
         return found

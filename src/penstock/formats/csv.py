@@ -57,7 +57,10 @@ def build_index(file: storage.File) -> dict[str, NDArray[Any]]:
 
 def header_of(record: bytes, delimiter: str) -> list[str]:
     """The names in the first record of a file."""
-    text = record.decode("utf-8-sig").rstrip("\r\n")
+    try:
+        text = record.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as exc:
+        raise ValueError(f"its header is not UTF-8 ({exc.reason}); write the file in UTF-8") from exc
     try:
         names = next(csv.reader([text], delimiter=delimiter), [])
     except csv.Error as exc:

@@ -2,8 +2,8 @@
 
 The key is the name up to the first dot of its last part; folders belong to it. The field is what follows that dot,
 in lower case. Names without either, such as ``README`` and ``.DS_Store``, belong to no sample and are left out, as
-are names with a part in double underscores. A key that comes back later in the archive, and a field that a sample
-has twice, are refused with both positions.
+are names with a part in double underscores and the field ``__key__``. A key that comes back later in the archive,
+and a field that a sample has twice, are refused with both positions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.formats.tar import Member, members, streamed
 __all__ = ["KIND", "TREE", "build_index", "sample_name", "samples"]
 
 #: what an index of this layout is called; its number changes with the arrays
-KIND = "tar 2"
+KIND = "tar 3"
 #: the comment of archives whose members hold parts of a sample tree; what follows says whose keys they have
 TREE = b"penstock tree 1 keys="
 
@@ -44,6 +44,8 @@ def sample_name(name: bytes, tree: bytes = b"") -> tuple[bytes, bytes] | None:
     found = _NAME.fullmatch(name)
     if found is None or (b"__" in name and _META.search(name)):
         return None
+    if found[2] == b"__key__" and not tree:
+        return None  # a sample has its key under this name
     return found[1], found[2] if tree else found[2].lower()
 
 

@@ -179,6 +179,8 @@ class _Column:
         self.recycler = Recycler()
         self.listed = isinstance(array, (list, tuple, range))
         self.dense = not self.listed and hasattr(array, "shape") and hasattr(array, "dtype")
+        #: its rows are numbers in memory, and a batch of them is one copy
+        self._plain = type(array) in (np.ndarray, np.memmap) and not _is_listed(array)
 
     def describe(self) -> str:
         if self.dense:
@@ -204,12 +206,10 @@ class _Column:
         """The rows as one new array or tensor (or a list, if that is what rows like these make)."""
         array = self.array
         rows: Any
-        if self.tensor:
-            return tensor_of(self._copied(indices), self.tensor)
+        if self._plain:
+            return tensor_of(self._copied(indices), self.tensor) if self.tensor else self._copied(indices)
         if isinstance(array, np.ndarray) and _is_listed(array):
             rows = self.rows(indices)
-        elif type(array) in (np.ndarray, np.memmap):
-            return self._copied(indices)
         elif self.listed:
             rows = [array[number] for number in _numbers(indices)]
         elif self.dense:

@@ -108,6 +108,7 @@ class _Shard(TableShard):
             if twice:
                 raise ValueError(f"it has the column {twice[0]!r} twice, and a row could hold only one of them")
             self._columns = None if columns is None else _known(columns, self._batches.schema, path)
+            self.names = names if self._columns is None else self._columns
             counts = self._batches.counts()
         except (pa.ArrowException, OSError, ValueError) as exc:
             raise ReadError(f"{path}: this is not an Arrow file, or it is damaged: {exc}") from exc

@@ -55,13 +55,14 @@ class _Shard(TableShard):
                 if not len(self.at):
                     raise ValueError("it has no header")
                 head = self.file.read_at(int(self.at[0]), int(self.ends[0] - self.at[0]))
-                self.names = header_of(head, dialect.delimiter)
+                self.header = header_of(head, dialect.delimiter)
                 self.at, self.ends = self.at[1:], self.ends[1:]
             else:
-                self.names = list(dialect.names)
+                self.header = list(dialect.names)
         except ValueError as exc:
             raise ReadError(f"{path}: {exc}") from exc
-        _check_names(path, self.names, dialect)
+        _check_names(path, self.header, dialect)
+        self.names = self.header if dialect.columns is None else list(dialect.columns)
         per_group = max(1, _GROUP * len(self.at) // max(self.size, 1))
         self.starts = np.append(np.arange(0, len(self.at), per_group), len(self.at))
         self.decoded_bytes = self.size
@@ -72,7 +73,7 @@ class _Shard(TableShard):
         """The dialect with types from the beginning of this file."""
         sample = self.dialect.sample_of(self.file, self.at, self.ends)
         try:
-            return self.dialect.typed(self.names, sample)
+            return self.dialect.typed(self.header, sample)
         except arrow().ArrowException as exc:
             raise ReadError(f"{self.path}: {exc}") from exc
 
@@ -90,22 +91,23 @@ class _Shard(TableShard):
             self.bad_groups[group] = str(exc)
             raise
 
-    def records(self, numbers: Indices) -> Columns:
-        """These records alone."""
+    def records(self, numbers: Indices, names: list[str]) -> Columns:
+        """These records alone, with their columns in the order of `names`."""
         self.check()
         chosen = np.asarray(numbers, dtype=np.int64)
         at = self.at[chosen]
         pieces = read_pieces(self.file, at, self.ends[chosen] - at)
-        return Columns(self._parsed(b"".join(p if p[-1:] == b"\n" else p + b"\n" for p in pieces), chosen))
+        table = self._parsed(b"".join(p if p[-1:] == b"\n" else p + b"\n" for p in pieces), chosen)
+        return Columns(table if self.names == names else table.select(names))
 
     def _parsed(self, text: bytes, numbers: NDArray[np.int64]) -> Any:
-        wanted = self.names if self.dialect.columns is None else self.dialect.columns
         try:
-            table = self.dialect.table(text, self.names, wanted)
+            table = self.dialect.table(text, self.header, self.names)
         except arrow().ArrowException as exc:
             raise self._bad(numbers, str(exc)) from exc
         if table.num_rows != len(numbers):
-            raise self._bad(numbers, f"{len(numbers)} records were read as {table.num_rows}")
+            remedy = "put a value that has a quote in it into quotes, and double the quote"
+            raise self._bad(numbers, f"{len(numbers)} records were read as {table.num_rows}; {remedy}")
         return table
 
     def _bad(self, numbers: NDArray[np.int64], what: str) -> ReadError:
@@ -169,7 +171,7 @@ class CsvSource(TableSource):
         for number, within, places in split_runs(self.starts, indices):
             shard = self._table(number)
             assert isinstance(shard, _Shard)
-            runs.append((shard.records(within), range(len(within)), np.asarray(places)))
+            runs.append((shard.records(within, self.names), range(len(within)), np.asarray(places)))
         return runs
 
     def _runs(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]]:

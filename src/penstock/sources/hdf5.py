@@ -240,7 +240,10 @@ def _joined(runs: list[tuple[_Shard, Indices, Any]], name: str, indices: Indices
             for place, row in zip(places, block, strict=True):
                 rows[place] = row
         return stacked(rows, lambda place: f"sample {int(indices[place])}", path=name)
-    out = np.empty((len(indices), *first.shape[1:]), dtype=batch_dtype(first.dtype))
+    dtype = batch_dtype(first.dtype)
+    if len(blocks) == 1 and first.mapped is None and blocks[0].dtype == dtype:
+        return blocks[0]  # which h5py has read into memory of its own
+    out = np.empty((len(indices), *first.shape[1:]), dtype=dtype)
     for block, (_, _, places) in zip(blocks, runs, strict=True):
         out[slice(places.start, places.stop) if isinstance(places, range) else places] = block
     return out

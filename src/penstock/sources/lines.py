@@ -112,7 +112,7 @@ class Json:
 
 def _bad(path: str, number: int, at: int | None, exc: Exception, line: bytes) -> ReadError:
     where = "" if at is None else f", byte {at}"
-    hint = ""
+    hint = "; encoding= names another one" if isinstance(exc, UnicodeDecodeError) else ""
     if isinstance(exc, msgspec.DecodeError):
         hint = "; each line must be one whole JSON value"
         if b"NaN" in line or b"Infinity" in line:

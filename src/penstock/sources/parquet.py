@@ -158,6 +158,7 @@ class _Shard(TableShard):
     def __init__(self, path: str, options: Options, groups: Groups[Columns], columns: Sequence[str] | None) -> None:
         super().__init__(path, options, groups)
         self.opened = _File(path, options, columns)
+        self.names = self.opened.schema.names if columns is None else list(columns)
         counts = [self.opened.rows_of(group) for group in range(self.opened.groups)]
         self.starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.decoded_bytes = sum(map(self.opened.bytes_of, range(self.opened.groups)))

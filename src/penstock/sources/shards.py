@@ -273,12 +273,12 @@ def split_runs(starts: NDArray[np.int64], indices: Indices) -> list[tuple[int, I
     >>> split_runs(starts, range(1, 3)), split_runs(starts, range(2, 4))
     ([(0, range(1, 3), range(0, 2))], [(0, range(2, 3), range(0, 1)), (1, range(0, 1), range(1, 2))])
     """
-    if isinstance(indices, range):
-        if not indices:
-            return []
-        return _split_range(starts, indices)
     if not len(indices):
         return []
+    if len(starts) == 2:
+        return [(0, indices, range(len(indices)))]
+    if isinstance(indices, range):
+        return _split_range(starts, indices)
     shards = np.searchsorted(starts, indices, side="right") - 1
     if len(indices) == 1 or (shards[0] == shards[-1] and np.all(shards == shards[0])):
         return [(int(shards[0]), indices - starts[shards[0]], range(len(indices)))]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import ReadError
 from penstock.formats.columns import Columns, arrow
 from penstock.formats.groups import Groups
 from penstock.sources.shards import Options, Shard, ShardSource, split_runs
@@ -37,6 +38,8 @@ class TableShard(Shard):
 
     #: the first row of each row group, and the number of all rows
     starts: NDArray[np.int64]
+    #: the columns that its rows have, in the order of the file
+    names: list[str]
     #: about what all row groups take when they are decoded
     decoded_bytes: int = 0
 
@@ -48,10 +51,15 @@ class TableShard(Shard):
     def table(self, group: int) -> Any:
         """Decode one row group: an Arrow table."""
 
-    def group(self, number: int) -> Columns:
-        """A decoded row group, which may be kept from before."""
+    def group(self, number: int, names: list[str]) -> Columns:
+        """A decoded row group with its columns in the order of `names`, which may be kept from before."""
         self.check()
-        return self.groups.get((self.path, number), lambda: self.columns(self.table(number)))
+        return self.groups.get((self.path, number), lambda: self.columns(self.ordered(number, names)))
+
+    def ordered(self, group: int, names: list[str]) -> Any:
+        """One row group, decoded, with its columns in the order of `names`."""
+        table = self.table(group)
+        return table if self.names == names else table.select(names)
 
     def columns(self, table: Any) -> Columns:
         """How the rows of a table of this file are read."""
@@ -83,11 +91,31 @@ class TableSource(ShardSource):
         self.groups: Groups[Columns] = Groups(cache_bytes)
         #: bytes and number of row groups, by file
         self._decoded: dict[int, tuple[int, int]] = {}
+        #: the columns of files that have rows, by file, while files are indexed
+        self._found: dict[int, list[str]] = {}
+        #: the columns of every row, in the order of the first file that has rows
+        self.names: list[str] = []
         super().__init__(paths, indices, on_error, options)
 
     def _note(self, number: int, shard: Shard) -> None:
         assert isinstance(shard, TableShard)
         self._decoded[number] = shard.decoded_bytes, len(shard.starts) - 1
+        if len(shard):
+            self._found[number] = shard.names
+
+    def _index_all(self) -> list[int]:
+        counts = super()._index_all()
+        found = sorted(self._found.items())
+        self._found = {}
+        for number, names in found:
+            first, self.names = found[0][0], found[0][1]
+            if set(names) != set(self.names):
+                raise ReadError(
+                    f"{self.paths[number]} has the columns {', '.join(names)}, and {self.paths[first]} has "
+                    f"{', '.join(self.names)}; rows of one pipeline must be alike: choose what both have with "
+                    "columns=[...], or read them as two"
+                )
+        return counts
 
     @property
     def decoded_bytes(self) -> int:
@@ -135,7 +163,9 @@ class TableSource(ShardSource):
         if self._from_all_over(indices):
             if self.decoded_bytes <= min(self.groups.most_bytes, _ONE_TABLE):
                 # With one table of all rows, a column is one read instead of one per row group.
-                return [(self.groups.get("all", self._all), indices, _NOWHERE)]
+                every = self.groups.get("all", self._all)
+                if every.count:
+                    return [(every, indices, _NOWHERE)]
             scattered = self._scattered(indices)
             if scattered is not None:
                 return scattered
@@ -145,10 +175,10 @@ class TableSource(ShardSource):
             table = self._table(number)
             runs = split_runs(table.starts, rows)
             if len(runs) == 1:
-                return [(table.group(runs[0][0]), runs[0][1], _NOWHERE)]
-            return [(table.group(group), within, np.asarray(places)) for group, within, places in runs]
+                return [(table.group(runs[0][0], self.names), runs[0][1], _NOWHERE)]
+            return [(table.group(group, self.names), within, np.asarray(places)) for group, within, places in runs]
         return [
-            (self._table(number).group(group), within, np.asarray(places)[np.asarray(inner)])
+            (self._table(number).group(group, self.names), within, np.asarray(places)[np.asarray(inner)])
             for number, rows, places in shards
             for group, within, inner in split_runs(self._table(number).starts, rows)
         ]
@@ -172,10 +202,11 @@ class TableSource(ShardSource):
         return shard
 
     def _all(self) -> Columns:
-        """All rows of all files."""
-        shards = [self._table(number) for number in range(len(self.paths))]
-        tables = [shard.table(group) for shard in shards for group in range(len(shard.starts) - 1)]
-        return shards[0].columns(arrow().concat_tables(tables))
+        """All rows of all files; none if a column has not the same type in all of them."""
+        shards = [shard for number in range(len(self.paths)) if len(shard := self._table(number))]
+        tables = [shard.ordered(group, self.names) for shard in shards for group in range(len(shard.starts) - 1)]
+        alike = all(table.schema.equals(tables[0].schema) for table in tables)
+        return shards[0].columns(arrow().concat_tables(tables) if alike else tables[0].slice(0, 0))
 
 
 def batch_of(runs: Sequence[tuple[Columns, Indices, NDArray[np.int64]]], indices: Indices) -> Any:
@@ -199,7 +230,10 @@ def _joined(parts: list[Any], order: list[NDArray[np.int64]], count: int) -> Any
     first = parts[0]
     if len(parts) == 1:
         return first
-    if all(isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] for part in parts):
+    if all(
+        isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] and part.dtype == first.dtype
+        for part in parts
+    ):
         block = np.empty((count, *first.shape[1:]), dtype=first.dtype)
         for part, places in zip(parts, order, strict=True):
             block[places] = part

@@ -110,7 +110,27 @@ class SamplerStream(_Iterated):
         return f"from_torch({type(self.dataset).__name__} in the order of {type(self.sampler).__name__})"
 
     def opened(self, shard: Any, skip: int, opening: Opening) -> Iterator[Any]:
-        return islice(_watched(iter(self._for(opening)), self._drawn), skip, None)
+        sampler = self._for(opening)
+        return islice(_watched(self._steady(sampler), self._drawn), skip, None)
+
+    def _steady(self, sampler: Any) -> Iterator[Any]:
+        """What `sampler` gives; a warning if it counts its epochs itself, which a copy for each epoch forgets."""
+        before = _plain_state(sampler)
+        for number, item in enumerate(sampler):
+            if number == 0 and not hasattr(sampler, "set_epoch"):
+                self._check_steady(before, _plain_state(sampler))
+            yield item
+
+    def _check_steady(self, before: dict[str, Any], after: dict[str, Any]) -> None:
+        changed = sorted(name for name, value in after.items() if before.get(name, value) != value)
+        if changed:
+            warnings.warn(
+                f"the sampler {type(self.sampler).__name__} changes its attribute {changed[0]!r} when it is "
+                "iterated. Each epoch iterates a copy of the sampler, so that a resumed run sees the same order; "
+                "what it changes is forgotten. Give it a method set_epoch(epoch): that is called before each epoch",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _drawn(self, whose: str) -> str:
         return (
@@ -286,6 +306,12 @@ def _watched(records: Iterator[Any], warning: Callable[[str], str]) -> Iterator[
             break
         yield record
     yield from records
+
+
+def _plain_state(sampler: Any) -> dict[str, Any]:
+    """The numbers, texts and flags among the attributes of a sampler."""
+    kinds = (int, float, str, bool)
+    return {name: value for name, value in getattr(sampler, "__dict__", {}).items() if type(value) in kinds}
 
 
 def _stateful(thing: Any) -> bool:

@@ -7,6 +7,7 @@ opens its own.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,8 @@ _MOST_READ = 0x7FFFF000
 
 
 #: Windows has no O_CLOEXEC, and without O_BINARY it would change line ends
-_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+#: O_NONBLOCK means nothing to a file; opening a named pipe would otherwise wait for somebody who writes to it
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def read_whole(path: str) -> bytes:
@@ -36,7 +38,10 @@ def read_whole(path: str) -> bytes:
     # Half the system calls of open(path, "rb").read()
     fd = os.open(path, _FLAGS)
     try:
-        size = os.fstat(fd).st_size
+        found = os.fstat(fd)
+        size = found.st_size
+        if not size:  # pipes and devices have no size
+            _check_kind(path, found.st_mode)
         data = os.read(fd, size + 1)
         if len(data) != size:
             data = _all_of(fd, data, size, path)
@@ -47,6 +52,12 @@ def read_whole(path: str) -> bytes:
     finally:
         os.close(fd)
     return data
+
+
+def _check_kind(path: str, mode: int) -> None:
+    """Refuse what has no content of its own. Reading a folder says what it is."""
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ReadError(f"{path}: a pipe, a socket or a device; only files can be read: copy its content to one")
 
 
 def _all_of(fd: int, data: bytes, size: int, path: str) -> bytes:
@@ -93,6 +104,7 @@ class DiskFile:
     def _told(self) -> tuple[int, int]:
         if self._status is None:
             found = os.stat(self._where)
+            _check_kind(self.path, found.st_mode)
             self._status = found.st_size, found.st_mtime_ns
         return self._status
 
@@ -200,7 +212,17 @@ def walk(folder: str, pattern: str) -> Iterator[bytes]:
     parts = tuple(pattern.split("/"))
     here = os.stat(folder)
     step = _Step(parts)
-    return _walk(os.fsencode(folder), b"", step, step.first, ((here.st_dev, here.st_ino),))
+    return _named(_walk(os.fsencode(folder), b"", step, step.first, ((here.st_dev, here.st_ino),)))
+
+
+def _named(names: Iterator[bytes]) -> Iterator[bytes]:
+    """The same; errors of the system name their folder as users do."""
+    try:
+        yield from names
+    except OSError as exc:
+        if isinstance(exc.filename, bytes):
+            exc.filename = os.fsdecode(exc.filename)
+        raise
 
 
 class _Step:
