@@ -103,6 +103,30 @@ BROKEN: dict[str, Design] = {
     "law 3: a loss that covers several samples had a turn in the second of two windows": a(
         "sequence", 20, fails("flat_map", 2, flag=True), Step("window", 3, size=9), Step("window", 4, size=20)
     ),
+    "law 2: losses behind the last sample of a part of a mix were owed after they had passed": a(
+        "mix all",
+        0,
+        Step("window", 16, size=9),
+        parts=(
+            Design("arrays", 2, 3),
+            Design(
+                "iterable",
+                6,
+                20,
+                steps=(
+                    Step("flat_map", 7, size=3, how="Retry", flag=True),
+                    Step("pack fit", 8, size=13, flag=True),
+                    Step("map", 10, size=2, rate=0.1, how="Retry", flag=True),
+                ),
+            ),
+        ),
+    ),
+    "law 4: what was lost before the last bins of a bucket was reported twice": a(
+        "shards",
+        12,
+        Step("filter", 2, size=4, rate=0.1, how="skip", workers=2),
+        Step("bucket", 3, size=2, flag=True),
+    ),
     "law 2: what was lost in an earlier pass was made again as of the pass that runs": a(
         "shards", 20, fails("map", 2), fails("map", 3), Step("repeat", 4, size=2), Step("window", 5, size=5)
     ),

@@ -3,11 +3,13 @@
 from fractions import Fraction
 from itertools import pairwise
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.cases import for_each
 from tests.random_examples import examples
 
+from penstock.errors import PlanError
 from penstock.randomness import derive
 from penstock.turns import Shares, Turns, whole_weights
 
@@ -165,3 +167,20 @@ def test_a_new_beginning_has_an_order_of_its_own():
         one.begin([0, 1])
         parts.append(tuple(names(one, 40)))
     assert all(left != right for left, right in pairwise(parts))
+
+
+@for_each("field", ["next", "drawn", "began", "since"])
+@for_each("wrong", [1.5, True, -1, "1", None])
+def test_what_was_saved_and_is_no_number_of_draws_is_refused(field, wrong):
+    def fresh():
+        return Shares(["a", "b"], [Fraction(1), Fraction(2)], key=3)
+
+    shares = fresh()
+    shares.draw(7, available=lambda number: 5)
+    shares.begin(shares.running)
+    shares.draw(4, available=lambda number: 5)
+    saved = shares.save()
+    fresh().restore(saved, [0, 1])
+    saved[field] = {**saved[field], "a": wrong} if isinstance(saved[field], dict) else wrong
+    with pytest.raises(PlanError):
+        fresh().restore(saved, [0, 1])

@@ -38,6 +38,7 @@ __all__ = [
     "steps_from",
     "way",
     "weight",
+    "weights",
 ]
 
 Place = Any
@@ -150,6 +151,18 @@ def weight(place: Place) -> int:
     if isinstance(place, list):
         return sum(map(weight, place))
     return weight(place[0]) if type(place) in (Passed, Part, Piece) else 1
+
+
+def weights(places: Sequence[Place]) -> int:
+    """How many samples stand at all of `places`.
+
+    >>> weights([range(5, 9), range(9, 12)]), weights([7, (7, 2)]), weights(range(3))
+    (7, 2, 3)
+    """
+    if type(places) is range:
+        return len(places)
+    # Batches of consecutive samples, as a rule: then nothing here is called from Python.
+    return sum(map(len if set(map(type, places)) == {range} else weight, places))
 
 
 def counter(place: Place) -> tuple[int, int]:

@@ -113,19 +113,15 @@ def stacked(samples: Sequence[Any], describe: Callable[[int], str], pad: Any = N
     """
     kind = type(samples[0])
     if kind in _SWIFT:
-        array = _swiftly(samples)
-        if array is not None and array.dtype.kind == _SWIFT[kind]:
-            return array
+        # Plain numbers, as a rule: then they make an array without a look at each of them first.
+        try:
+            array = np.array(samples)
+        except (ValueError, OverflowError):
+            pass
+        else:
+            if array.ndim == 1 and array.dtype.kind == _SWIFT[kind]:
+                return array
     return _Stacking(describe, pad).batch(samples, path, pad)[0]
-
-
-def _swiftly(samples: Sequence[Any]) -> np.ndarray[Any, Any] | None:
-    """Plain numbers as an array, without looking at each of them first."""
-    try:
-        array = np.array(samples)
-    except (ValueError, OverflowError):
-        return None
-    return array if array.ndim == 1 else None
 
 
 class _Stacking:

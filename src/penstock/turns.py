@@ -20,6 +20,7 @@ from heapq import heapify, heappop, heappush
 from math import gcd, lcm
 from typing import Any
 
+from penstock.checks import whole_number
 from penstock.randomness import derive
 
 __all__ = ["Shares", "Turns", "whole_weights"]
@@ -252,8 +253,8 @@ class Shares:
 
         False if these or their shares are others now: then proportions count from here.
         """
-        self.next = saved["next"]
-        self.drawn = [saved["drawn"].get(name, 0) for name in self.names]
+        self.next = _count(saved["next"])
+        self.drawn = [_count(saved["drawn"].get(name, 0)) for name in self.names]
         self.begin(running)
         if not self.running or saved.get("weights") != self.proportions:
             return False
@@ -261,8 +262,12 @@ class Shares:
         since = saved.get("since", saved["drawn"])
         self.begin(
             self.running,
-            saved["began"],
-            [since[name] for name in turn_of],
+            _count(saved["began"]),
+            [_count(since[name]) for name in turn_of],
             [turn_of[name] for name in saved["ahead"]],
         )
         return True
+
+
+def _count(saved: Any) -> int:
+    return whole_number(saved, "what mix() saved")

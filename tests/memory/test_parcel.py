@@ -16,6 +16,7 @@ import tempfile
 import threading
 import types
 import warnings
+import weakref
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 
@@ -793,3 +794,16 @@ def test_arrays_in_shared_memory_do_not_make_a_program_large():
 
 def test_a_parcel_tells_what_it_holds_and_not_its_bytes():
     assert repr(pack(sample(), "the program")).endswith("4000000 in 1 blocks>")
+
+
+def test_nothing_that_was_packed_is_kept_until_garbage_is_collected():
+    array = np.zeros(500_000)
+    dead = weakref.ref(array)
+    gc.disable()
+    try:
+        parcel = pack({"array": array}, "the program")
+        del array
+        assert dead() is None
+    finally:
+        gc.enable()
+    assert parcel.shared_bytes == 4_000_000

@@ -3,6 +3,8 @@
 import dataclasses
 import time
 import typing
+from collections import OrderedDict, defaultdict
+from functools import partial
 
 import numpy as np
 import pytest
@@ -83,6 +85,22 @@ def test_any_tree_is_moved_and_what_is_no_number_stays():
     for name in ("text", "bytes", "number", "time", "objects", "words", "none"):
         assert moved[name] is tree[name], name
     assert moved["pair"].label is tree["pair"].label
+
+
+@for_each("kind", [OrderedDict, partial(defaultdict, list)])
+def test_a_dict_of_a_kind_of_its_own_remains_one(kind):
+    torch = pytest.importorskip("torch")
+    tree = kind(x=np.zeros(2), name="a")
+    (moved,) = ps.from_iterable([tree]).to("cpu")
+    assert type(moved) is type(tree)
+    assert (type(moved["x"]), moved["name"]) == (torch.Tensor, "a")
+    assert type(tree["x"]) is np.ndarray
+
+
+def test_numpy_has_no_sparse_arrays():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"no arrays of the layout torch.sparse_coo.*x\.to_dense\(\)"):
+        list(ps.from_iterable([torch.eye(2).to_sparse()]).to("numpy"))
 
 
 def test_arrays_that_torch_cannot_look_at_are_copied():

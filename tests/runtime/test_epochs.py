@@ -340,6 +340,13 @@ def test_a_new_epoch_ends_the_one_that_steps_was_in():
         assert list(loader.steps(1)) == [(28, (9, 0))]
 
 
+def test_two_iterators_of_steps_share_what_one_of_them_has_read_ahead():
+    with ps.from_sequence(range(7)).map(str).loader(inline=True) as loader:  # chunks of 1, 2 and 4 samples
+        one, other = loader.steps(4), loader.steps(3)
+        found = [next(one), next(other), next(one), next(other), next(one), next(other), next(one)]
+    assert found == list(enumerate("0123456"))
+
+
 def test_two_iterators_of_steps_share_one_stream():
     with pipeline_on("four threads", n=3).loader() as loader:
         one, other = loader.steps(3), loader.steps(2)

@@ -57,7 +57,7 @@ PLACES: dict[str, tuple[Any, str, set[str]]] = {
     "letting a chunk go": (reorder.Outlet, "pop", set()),
     "joining chunks": (Job, "finished", set()),
     "telling that something came": (Engine, "noticed", {"inline"}),
-    "sending a ticket": (remote._Front, "_send_run", {"inline", "thread", "threads", "async"}),
+    "sending a ticket": (remote, "request_for", {"inline", "thread", "threads", "async"}),
     "reading an answer": (remote._Front, "_on_chunk", {"inline", "thread", "threads", "async"}),
     "tidying": (remote._Front, "tidy", {"inline", "thread", "threads", "async"}),
 }

@@ -15,6 +15,10 @@ import pytest
 
 import penstock as ps
 
+# Between the opening of a file and its block, Python leaves the file to the garbage collector, with a warning. Which
+# files a loader opens, to see what limits the machine, depends on the machine.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
 _SOURCE = str(Path(ps.__file__).parent)
 #: the largest number of points that is tried; the runs below have fewer
 _MANY = 100_000

@@ -60,3 +60,35 @@ def test_a_ticket_without_samples_teaches_nothing():
     size = sizer.size
     sizer.record(0, 100.0)
     assert sizer.size == size
+
+
+def many(unit_bytes, times, per_unit_s=0.005, workers=64):
+    sizer = Sizer(workers=workers)
+    sizer.unit_bytes = unit_bytes
+    return fed(sizer, per_unit_s, times)
+
+
+def test_small_samples_of_many_waiting_workers_go_together():
+    assert 4 <= many(100, times=10_000).size <= 7
+
+
+def test_tickets_of_many_workers_hold_one_sample_until_each_has_made_many():
+    assert many(100, times=64 * 16).size == 1
+
+
+@for_each("unit_bytes", [40_000, 10**9, float("inf")])
+def test_samples_that_are_large_or_of_unknown_size_go_one_by_one(unit_bytes):
+    assert many(unit_bytes, times=10_000).size == 1
+
+
+def test_a_ticket_of_many_workers_takes_no_longer_than_it_may():
+    assert many(1, times=100_000, workers=256).size * 0.005 <= 0.032
+
+
+def test_few_workers_keep_to_a_millisecond():
+    assert fed(Sizer(workers=2), 1e-4, times=10_000).size * 1e-4 <= 1.01 * TARGET_S
+
+
+def test_a_quick_function_is_not_slowed_by_having_many_workers():
+    sizer = fed(Sizer(workers=64), 1e-5)
+    assert sizer.size * 1e-5 >= 0.5 * TARGET_S

@@ -123,8 +123,9 @@ def test_a_pool_keeps_its_template_and_a_replaced_worker_has_all_programs(module
         (worker,) = {pid for _, pid in second}
         assert importers(tmp_path) == [*templates(), worker]
         kill(worker)
-        assert [x for x, _ in second] == [0, -1, -2, -3, -4]
-        assert [x for x, _ in first] == list(range(5))
+        for _ in range(2):  # the next epoch of each may have been made before the kill
+            assert [x for x, _ in second] == [0, -1, -2, -3, -4]
+            assert [x for x, _ in first] == list(range(5))
         new = set(templates()) - {importers(tmp_path)[0]}
         assert importers(tmp_path)[2:] == [*new, *new]
         first.close(), second.close()

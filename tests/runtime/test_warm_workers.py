@@ -12,6 +12,7 @@ from tests.runtime.helpers import run_script
 from tests.runtime.process_helpers import await_true
 
 import penstock as ps
+from penstock.core import saving
 from penstock.stats import history
 
 pytestmark = pytest.mark.alone
@@ -67,9 +68,12 @@ def test_only_as_many_workers_start_as_there_is_work_for():
 
 
 @pytest.fixture
-def _one_snapshot(monkeypatch):
-    """A loader keeps a snapshot of its counters every 0.1 s: the slower the machine, the more of them."""
+def _short_memory(monkeypatch):
+    """What a loader remembers depends on the machine: a snapshot of its counters every 0.1 s, and where its last 48
+    chunks came from, of which each may have been made in one step or in several.
+    """
     monkeypatch.setattr(history, "_EVERY_S", math.inf)
+    monkeypatch.setattr(saving, "_REMEMBERED", 1)
 
 
 def resources():
@@ -92,11 +96,11 @@ def assert_at_most(most, count, what):
     await_true(lambda: count() <= most, f"at most {most} {what}")
 
 
-@pytest.mark.usefixtures("_one_snapshot")
+@pytest.mark.usefixtures("_short_memory")
 @for_each("name", PIPELINES)
 def test_threads_descriptors_and_objects_are_flat_over_hundreds_of_epochs(name):
     with PIPELINES[name]().loader() as loader:
-        for _ in range(60):  # a loader remembers where its last 48 chunks came from, and an epoch may be one chunk
+        for _ in range(60):
             for _ in loader:
                 pass
         before, count = resources(), objects()
@@ -107,7 +111,7 @@ def test_threads_descriptors_and_objects_are_flat_over_hundreds_of_epochs(name):
         assert_at_most(count + 100, objects, "objects")
 
 
-@pytest.mark.usefixtures("_one_snapshot")
+@pytest.mark.usefixtures("_short_memory")
 def test_memory_is_flat_over_hundreds_of_epochs():
     with PIPELINES["two stages"]().loader() as loader:
         for _ in range(50):
@@ -125,7 +129,7 @@ def test_memory_is_flat_over_hundreds_of_epochs():
             tracemalloc.stop()
 
 
-@pytest.mark.usefixtures("_one_snapshot")
+@pytest.mark.usefixtures("_short_memory")
 def test_memory_is_flat_over_many_loaders():
     data = PIPELINES["threads"]()
     for _ in range(20):
@@ -136,7 +140,7 @@ def test_memory_is_flat_over_many_loaders():
     assert_at_most(before + 190, objects, "objects")
 
 
-@pytest.mark.usefixtures("_one_snapshot")
+@pytest.mark.usefixtures("_short_memory")
 def test_memory_is_flat_over_many_epochs_that_are_broken_off():
     with PIPELINES["threads"]().loader() as loader:
         for _ in range(50):

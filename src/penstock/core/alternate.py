@@ -67,6 +67,9 @@ class _Turns:
     def behind(self, of: Place) -> Cursor:
         raise AssertionError("asked of the tickets of a stage, never of what it made")
 
+    def lost_input(self, place: Place, steps: int) -> Place:
+        return None  # a loss may leave before samples of other tickets
+
     def cursor(self, place: Place) -> Cursor:
         return Cursor(self._marks[self._places.index(place)])
 

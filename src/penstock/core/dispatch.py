@@ -68,12 +68,13 @@ class Dispatch:
             counters.unmeasured_s += job.seconds
         else:
             counters.measured(job.seconds, job.cpu_s)
-        if job.timing is not None:
-            counters.timed(job.timing)
-            job.timing = None
         samples = 0 if job.made is None else len(job.made.samples)
         counters.samples += samples
         units = job.expected or 1
+        if job.timing is not None:
+            counters.timed(job.timing)
+            lane.sizer.unit_bytes = job.timing.nbytes / units
+            job.timing = None
         lane.sizer.record(units if job.done else max(units // 4, 1), job.seconds)
         stage_run.put(job)
         if self.witness is not None:

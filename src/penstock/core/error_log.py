@@ -8,7 +8,7 @@ from typing import Any
 from penstock.errors import PlanError
 from penstock.program.chunk import Chunk, ErrorRecord, Failure, Loss
 from penstock.program.failure import ErrorLimit, let_go_of_samples
-from penstock.provenance import weight
+from penstock.provenance import weights
 
 __all__ = ["ErrorLog", "out_of_step"]
 
@@ -42,7 +42,7 @@ class ErrorLog:
         """
         places = chunk.places
         for number, loss in enumerate(chunk.losses, 1):
-            seen = sum(map(weight, places[: loss.before]))
+            seen = weights(places[: loss.before])
             too_many = self._refused(loss) or self._limit.check(self.count + number, samples + seen)
             if too_many is not None:
                 chunk.samples, chunk.places = chunk.samples[: loss.before], places[: loss.before]

@@ -182,6 +182,9 @@ class FromSource(NamedTuple):
         last = of if isinstance(of, int) else of[-1]
         return Cursor(self.source.after(last + 1))
 
+    def lost_input(self, place: Place, steps: int) -> Place:
+        return input_of(place, steps)
+
 
 class PositionInlet(Inlet):
     """Positions of an indexed source, in whole units: all of them, or the part of one rank."""

@@ -56,11 +56,10 @@ class Lane:
         #: the number of the loader it belongs to
         self.loader = loader
         self._room = stage.bound_samples or stage.bound_tickets
-        if stage.site.auto:
-            self.resize(1)
+        self.sizer = Sizer(TARGET_REMOTE_S if self.remote else TARGET_S)
+        self.resize(1 if stage.site.auto else stage.workers)
         #: it calls nothing of the user's and its samples are in memory, so a reader that would wait may help
         self.helpable = not self.remote and stage.at_hand and not any(step.op.calls_user for step in stage.steps)
-        self.sizer = Sizer(TARGET_REMOTE_S if self.remote else TARGET_S)
         self.estimate = Estimate()
         #: the size of the last chunks that came in a block; with a bound on memory, of all that came
         self.block_estimate = Estimate()
@@ -94,6 +93,9 @@ class Lane:
         self.cap = min(workers, stage.workers)
         self.bound_tickets = max(stage.bound_tickets * self.cap // stage.workers, stage.interleave + 1, 2)
         self._room = stage.bound_samples or self.bound_tickets
+        # Longer tickets are for single samples: what becomes of one sample or makes a batch may be large.
+        if not self.remote and stage.unit == 1 and self.program.simple:
+            self.sizer.share_among(self.cap)
 
     def renewed(self, budget: Budget) -> Lane:
         """The same stage with nothing in hand and nothing held; all that was found out about it stays."""

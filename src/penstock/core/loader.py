@@ -30,8 +30,8 @@ from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options
 from penstock.plan.staging import Staging
 from penstock.plan.world import World, dealt, portion_of, world_now
-from penstock.program.chunk import CountVaried
-from penstock.provenance import weight
+from penstock.program.chunk import Chunk, CountVaried
+from penstock.provenance import weights
 from penstock.resume.schema import Edge
 from penstock.sources.source import Flow
 
@@ -197,15 +197,14 @@ class Loader(Views, Adapters[T]):
         if iteration.is_over():
             return
         engine = self._engine
-        counters = engine.counters
         receive = self._staging.receive
         observer = self._observer
         finalizing = sys.is_finalizing
         observer.begin()
         whole = kept = at_exit = False
-        samples = iteration.samples
         try:
             while True:
+                samples = iteration.samples
                 while samples:
                     if iteration.losses:
                         iteration.report(self._errors)
@@ -218,35 +217,19 @@ class Loader(Views, Adapters[T]):
                         iteration.report(self._errors)
                 if (iteration.ended or iteration.closed or iteration.overtaken) and iteration.is_over():
                     return
+                if iteration.samples:
+                    continue  # another iterator of the same steps has read on meanwhile
                 if iteration.failure is not None:
                     self._fail(iteration)
                 chunk = iteration.first or engine.read(iteration.run, self._timeout_s)
                 iteration.first = None
                 if chunk is None:
                     break
-                if perf_counter() >= observer.due:
-                    observer.look(self.stats)
-                if chunk.losses:
-                    iteration.failure = self._errors.cut_off(chunk, counters.samples)
-                    iteration.losses = list(chunk.losses)
-                else:
-                    iteration.failure = chunk.failure
-                samples, places = chunk.samples, chunk.places
-                count = len(samples)
-                counters.samples += count if type(places) is range else sum(map(weight, places))
-                counters.batches += count
-                if counters.startup_s is None:
-                    observer.first_came(self.stats(), places)
-                iteration.samples, iteration.count = samples, count
-                observer.in_hand = samples, places
-                if count:
-                    self._saving.handed(chunk, iteration.run.epoch, self._handed - self._epoch_from, self._handed)
-                if count > 1:
-                    samples.reverse()
+                self._take_in(chunk, iteration)
             if iteration.is_over():
                 return
             whole = True
-            self._errors.check(counters.samples)
+            self._errors.check(engine.counters.samples)
         except GeneratorExit:
             # torch keeps iterators alive until modules have lost their names; the workers have ended by then.
             at_exit = finalizing()
@@ -256,12 +239,36 @@ class Loader(Views, Adapters[T]):
             if not at_exit:
                 observer.end()
             if not kept:
-                observer.put_down(samples)
+                observer.put_down(iteration.samples)
                 if not iteration.ended:
                     iteration.ended = True
                     if whole:
                         self._stand_at(iteration.run.epoch + 1)
                     engine.leave(iteration.run, whole)
+
+    def _take_in(self, chunk: Chunk, iteration: Iteration) -> None:
+        """A chunk was read: count it, and remember where it came from. Its batches wait with the first one last."""
+        counters, observer = self._engine.counters, self._observer
+        if perf_counter() >= observer.due:
+            observer.look(self.stats)
+        if chunk.losses:
+            iteration.failure = self._errors.cut_off(chunk, counters.samples)
+            iteration.losses = list(chunk.losses)
+        else:
+            iteration.failure = chunk.failure
+        samples: list[Any] = chunk.samples
+        places = chunk.places
+        count = len(samples)
+        counters.samples += weights(places)
+        counters.batches += count
+        if counters.startup_s is None:
+            observer.first_came(self.stats(), places)
+        iteration.samples, iteration.count = samples, count
+        observer.in_hand = samples, places
+        if count:
+            self._saving.handed(chunk, iteration.run.epoch, self._handed - self._epoch_from, self._handed)
+        if count > 1:
+            samples.reverse()
 
     def _fail(self, iteration: Iteration) -> None:
         """The stream ends here, in an exception; or goes on another way."""

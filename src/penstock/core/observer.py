@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.core.workers import LOCK
 from penstock.lazy import named
-from penstock.provenance import Place, weight
+from penstock.provenance import Place, weights
 from penstock.stats.history import History, Snapshot
 from penstock.stats.lock import LOCK_PROBE
 from penstock.stats.watch import Clock
@@ -63,7 +63,7 @@ class Observer:
     def first_came(self, stats: Mapping[str, float], places: Sequence[Place]) -> None:
         """The first batch has come, with others in one chunk: a diagnosis begins here."""
         others = places[1:]
-        samples, batches = stats["samples"] - sum(map(weight, others)), stats["batches"] - len(others)
+        samples, batches = stats["samples"] - weights(others), stats["batches"] - len(others)
         self._history = History()
         self._history.add(Snapshot(perf_counter(), {**stats, "samples": samples, "batches": batches}))
         self._report_due = perf_counter() + self._report_s
@@ -84,7 +84,7 @@ class Observer:
         """How many samples and batches have been counted in, but not handed over."""
         samples, places = self.in_hand
         left = len(samples)
-        return sum(map(weight, places[len(places) - left :])), left
+        return weights(places[len(places) - left :]), left
 
     def stats(self, epoch: int, errors: int) -> dict[str, float]:
         """All counters, under the names of the page on stats."""

@@ -29,6 +29,17 @@ class ChunkLot(NamedTuple):
         return self.origin.cursor(self.places[number])
 
 
+class _AfterLoss(NamedTuple):
+    """What was lost behind the last sample that has come, as a lot of which all is taken."""
+
+    origin: Origin
+    #: the input that it was made of
+    of: Place
+
+    def cursor_at(self, number: int) -> Cursor:
+        return self.origin.behind(self.of)
+
+
 class _Part:
     """Samples that came together."""
 
@@ -126,12 +137,24 @@ class Queue:
         while self._parts:
             part = self._parts[0]
             while part.losses and part.losses[0].before <= part.first and (most is None or len(out) < most):
-                out.append(part.losses.popleft()._replace(before=0))
+                loss = part.losses.popleft()
+                out.append(loss._replace(before=0))
+                self._passed_by(loss, part.lot)
             if part.losses or part.first < len(part.samples):
                 break
             self._parts.popleft()
         self._gone(out)
         return out
+
+    def _passed_by(self, loss: Loss, lot: Lot | None) -> None:
+        """A loss leaves before the next sample. While there is none, the stream stands behind the loss.
+
+        Otherwise it would be owed still, and a joint further on that keeps it would want what is to come.
+        """
+        if not self.count and isinstance(lot, ChunkLot) and not loss.hard:
+            of = lot.origin.lost_input(loss.place, loss.steps)
+            if of is not None:
+                self.last = _AfterLoss(lot.origin, of), 0
 
     def _gone(self, losses: Sequence[Loss]) -> None:
         """These wait here no longer."""

@@ -25,7 +25,7 @@ from penstock.core.redo import Intake, Resumed, turns_key
 from penstock.core.room import Room
 from penstock.core.stream import Pulled, StreamInlet
 from penstock.program.chunk import Chunk, Ticket
-from penstock.program.sizing import BLOCKS, CACHED_BYTES
+from penstock.program.sizing import BLOCKS, BLOCKS_BYTES, CACHED_BYTES
 
 __all__ = ["StageRun"]
 
@@ -83,7 +83,7 @@ class StageRun:
         #: whether tickets in hand count as made: in a stage that draws ahead, and in an epoch begun early
         self._draws = lane.draws
         #: the most units of a ticket, where something other than its time limits it
-        self._most = 1 if stage.interleave > 1 else (BLOCKS if stage.block_read else 1 << 30)
+        self._most = 1 if stage.interleave > 1 else 1 << 30
         self._sized = stage.interleave > 1 or stage.block_read or lane.remote or lane.draws or lane.budget.bounded
         #: small chunks that may leave together: a quarter of what is kept ready, where samples are not counted
         self._together = 1
@@ -134,6 +134,8 @@ class StageRun:
             size = units
         if size > self._most:
             size = self._most
+        if lane.stage.block_read:
+            size = min(size, max(BLOCKS, int(BLOCKS_BYTES / max(lane.sizer.unit_bytes, 1))))
         if lane.unit_bytes:
             size = max(1, min(size, CACHED_BYTES // lane.unit_bytes))
         if lane.budget.bounded and (each := self.inlet.sample_bytes):

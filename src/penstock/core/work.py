@@ -15,7 +15,7 @@ from penstock.core.lane import Job, Pull
 from penstock.core.workers import HERE, LOCK, Crew, out_of
 from penstock.program.calls import interrupted
 from penstock.program.chunk import Chunk
-from penstock.program.program_async import chunks_async, whole_async
+from penstock.program.program_async import after_all, chunks_async
 from penstock.program.sizing import PAUSE_S
 from penstock.program.task import Abandoned, Bench, Post, Task
 from penstock.stats.calls import Timing
@@ -232,15 +232,13 @@ async def _run_async(job: Job, worker: Any) -> None:
             task = _task(job, worker, False)
             if began >= lane.counters.time_due:
                 task.timing = Timing()
-            engine.tasks[worker] = job
-            if lane.program.simple and job.expected == 1:
-                parts.append(await whole_async(lane.program, job.ticket, task))
-            else:
-                job.chunks = chunks_async(lane.program, job.ticket, task)
-                done = await _advanced_async(job, parts, began)
+            job.chunks = chunks_async(lane.program, job.ticket, task)
         else:
             _taken_over(job, worker, False)
-            engine.tasks[worker] = job
+        engine.tasks[worker] = job
+        if lane.program.simple:
+            done = await _advanced_simply(job, parts, began)
+        else:
             done = await _advanced_async(job, parts, began)
     except BaseException as exc:
         if interrupted(exc):
@@ -249,6 +247,20 @@ async def _run_async(job: Job, worker: Any) -> None:
     _ended(job, parts, done, began)
     if job.task is not None and job.task.timing is not None:
         _timed(job)
+
+
+async def _advanced_simply(job: Job, parts: list[Chunk], began: float) -> bool:
+    """As `_advanced`, where one chunk is made of one: an async generator would cost more than its calls."""
+    program, task = job.stage_run.lane.program, job.task
+    for chunk in job.chunks:
+        chunk = await after_all(program, chunk, task)
+        if not chunk.blank:
+            parts.append(chunk)
+        if chunk.final or chunk.failure is not None:
+            return True
+        if _enough(job, chunk, began):
+            return False
+    return True
 
 
 async def _advanced_async(job: Job, parts: list[Chunk], began: float) -> bool:
@@ -267,12 +279,13 @@ async def _advanced_async(job: Job, parts: list[Chunk], began: float) -> bool:
 
 def _enough(job: Job, chunk: Chunk, began: float) -> bool:
     """Whether the job has run long enough, or made enough, to hand in what it has."""
-    budget = job.stage_run.lane.budget
+    lane = job.stage_run.lane
+    budget = lane.budget
     if budget.bounded:
         job.made_bytes += sum(map(nbytes, chunk.samples))
         if job.made_bytes >= budget.portion:
             return True
-    return perf_counter() - began > PAUSE_S
+    return bool(perf_counter() - began > PAUSE_S * lane.sizer.stretch)
 
 
 def _post(job: Job, worker: Any, inline: bool) -> Post:

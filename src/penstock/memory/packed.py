@@ -53,19 +53,13 @@ def worth_packing(items: list[Any], least_bytes: int) -> bool:
 def pack_list(items: list[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Where each item ends, after a 0, and the bytes of all items."""
     ends = np.zeros(len(items) + 1, np.int64)
-    parts: list[bytes] = []
+    data = bytearray()  # grows in place; many small pieces would leave holes in the memory of this process
     for first in range(0, len(items), _STRETCH):
         packed = list(map(marshal.dumps, items[first : first + _STRETCH], repeat(_VERSION)))
         ends[first + 1 : first + 1 + len(packed)] = np.fromiter(map(len, packed), np.int64, len(packed))
-        parts.append(b"".join(packed))
+        data += b"".join(packed)
     np.cumsum(ends, out=ends)
-    data = np.empty(int(ends[-1]), np.uint8)
-    end = len(data)
-    while parts:
-        part = parts.pop()  # so that the items are not there twice
-        data[end - len(part) : end] = np.frombuffer(part, np.uint8)
-        end -= len(part)
-    return ends, data
+    return ends, np.frombuffer(data, np.uint8)
 
 
 def _size(item: Any) -> int:

@@ -119,6 +119,7 @@ def pack(value: Any, what: str, parts: Sequence[Part] = ()) -> Parcel:
         if len(stream) > _MOST_BYTES:
             warnings.warn(heaviest(len(stream), what, value, parts, _measured), RuntimeWarning, stacklevel=2)
         copies = _shared(pickler.arrays, what)
+        pickler.let_go()
     blocks = list({copy.block.number: copy.block for copy in copies}.values())
     places = [(blocks.index(copy.block), copy.offset, copy.offset + copy.nbytes) for copy in copies]
     data = pickle.dumps((places, stream), 5)
@@ -179,6 +180,13 @@ class _Pickler(ArrayPickler):
             self._special[tensor] = self._tensor
         if (h5py := sys.modules.get("h5py")) is not None:
             self._special |= dict.fromkeys(hdf5.kinds(h5py), self._h5)
+
+    def let_go(self) -> None:
+        """Drop what was pickled. It would stay until garbage is collected: the pickler refers to itself."""
+        self.clear_memo()
+        self.arrays.clear()
+        self._long.clear()
+        self._special.clear()
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -296,7 +304,9 @@ def _pickled(value: Any) -> tuple[bytes, _Pickler]:
 
 def _measured(value: Any) -> int:
     """The size of the pickle. Raises what pickling raises."""
-    return len(_pickled(value)[0])
+    stream, pickler = _pickled(value)
+    pickler.let_go()
+    return len(stream)
 
 
 # Copying. What has been copied is found again by its address, and compared: an array that was changed in

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from itertools import islice
 from typing import Any
 
 from penstock import system
-from penstock.generators import Private, capture, drawn_in_thread, drawn_since, kept
+from penstock.generators import Private, capture, drawn_in_thread, drawn_since, kept, seed_all
 from penstock.ops.batch import Batch
 from penstock.ops.flat_map import FlatMap
 from penstock.ops.map import Map
@@ -50,9 +51,16 @@ class Fetch:
         self.collate = collate
         #: messages name the file and line of this
         self.__wrapped__ = (written or type(dataset)).__getitem__
+        base = getattr(sys.modules.get("torch.utils.data"), "Dataset", None)
+        #: the dataset reads lists of numbers and no single ones
+        self._only_several = base is not None and self.__wrapped__ is base.__getitem__
+        if self._only_several and hasattr(dataset, "__getitems__"):
+            self.__wrapped__ = type(dataset).__getitems__
 
     def __call__(self, number: Any) -> Any:
-        return self.dataset[number] if self.collate is None else self.collate(self.several(number))
+        if self.collate is not None:
+            return self.collate(self.several(number))
+        return self.several([number])[0] if self._only_several else self.dataset[number]
 
     def several(self, numbers: Sequence[Any]) -> Sequence[Any]:
         """The samples with these numbers, in one call where the dataset has one for that."""
@@ -68,9 +76,12 @@ class Fetch:
             return
         number = int(system.worker_name.rpartition(".")[2]) % self.workers
         module = _worker_module()
-        module._worker_info = _worker_info(module, self.dataset, number, self.workers, number)
+        # Workers are forked from one process, whose generators all of them would go on with.
+        seed = derive("worker", number) & _WORD
+        seed_all(seed)
+        module._worker_info = _worker_info(module, self.dataset, number, self.workers, seed)
         if self.worker_init_fn is not None:
-            self.worker_init_fn(number)
+            _initialised(self.worker_init_fn, number)
 
 
 class _Drawing:
@@ -179,7 +190,7 @@ class Parts:
         inside = partial(_as_worker, dataset, part, self.workers, seed)
         with inside():
             if self.worker_init_fn is not None:
-                self.worker_init_fn(part)
+                _initialised(self.worker_init_fn, part)
             if hasattr(dataset, "set_epoch"):
                 dataset.set_epoch(epoch)
             records = iter(dataset)
@@ -227,6 +238,15 @@ def _seeded(batches: Iterator[Any], seed: int) -> Iterator[Any]:
             except StopIteration:
                 return
         yield batch
+
+
+def _initialised(init: Callable[[int], Any], number: int) -> None:
+    """Call the user's ``worker_init_fn``; an exception says where it was raised."""
+    try:
+        init(number)
+    except Exception as exc:
+        exc.add_note(f"in worker_init_fn({number})")
+        raise
 
 
 def _worker_module() -> Any:

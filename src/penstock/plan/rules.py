@@ -299,29 +299,8 @@ class _Maker:
             raise PlanError(joint.refused)
         why = self._why_not_in_worker(draft, joint, place, later, top)
         if why is None:
-            calls = any(one.op.calls_user for one in draft.steps)
-            draft.unit = joint.group_size
-            feed = draft.feed
-            draft.block_read = (
-                not draft.steps
-                and joint.one_read
-                and isinstance(feed, Indexed)
-                and feed.source.reads_batches
-                and not (find_executor(draft.site.kind).remote and feed.source.stays)
-            )
-            draft.hopeful = calls
             draft.segment = segment
-            draft.steps.append(step)
-            how = "as one read of the source" if draft.block_read else "where the samples are"
-            draft.reasons.append(
-                f"{op.label} is made by the worker, {how}"
-                + (
-                    "; should a function skip a sample, batches are cut in the order of delivery from there on"
-                    if calls
-                    else ""
-                )
-            )
-            return draft
+            return _batched_in_worker(draft, step, joint)
         if joint.carries and not joint.eager and not top:
             raise PlanError(
                 f"{op.label} goes on from one epoch of the loader to the next, but its pipeline is a part of "
@@ -443,6 +422,27 @@ class _Maker:
             segment=draft.segment,
             reasons=tuple(draft.reasons),
         )
+
+
+def _batched_in_worker(draft: Draft, step: Step, joint: Joint) -> Draft:
+    """`draft` with its batches made where the samples are, and tickets of whole batches."""
+    feed = draft.feed
+    draft.unit = joint.group_size
+    draft.block_read = (
+        not draft.steps
+        and joint.one_read
+        and isinstance(feed, Indexed)
+        and feed.source.reads_batches
+        and not (find_executor(draft.site.kind).remote and feed.source.stays)
+    )
+    draft.hopeful = any(one.op.calls_user for one in draft.steps)
+    draft.steps.append(step)
+    how = "as one read of the source" if draft.block_read else "where the samples are"
+    reason = f"{step.op.label} is made by the worker, {how}"
+    if draft.hopeful:
+        reason += "; should a function skip a sample, batches are cut in the order of delivery from there on"
+    draft.reasons.append(reason)
+    return draft
 
 
 def _shards_ordered_by(steps: list[Step]) -> Step | None:

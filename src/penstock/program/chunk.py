@@ -96,6 +96,9 @@ class Origin(Protocol):
     def behind(self, of: Place) -> Cursor:
         """The same once all that is made of the ticket's input at `of` has been taken."""
 
+    def lost_input(self, place: Place, steps: int) -> Place:
+        """The ticket's input that a loss was made of, by so many ops that make several of one; None if unknown."""
+
 
 @dataclass(slots=True)
 class Ticket:

@@ -174,6 +174,7 @@ class Program:
         batches: list[Any] = []
         places: list[Place] = []
         positions = ticket.positions
+        indices: Any = None
         for start in range(0, len(positions), unit):
             members = positions[start : start + unit]
             if len(members) < unit:
@@ -184,8 +185,10 @@ class Program:
             try:
                 if task.condemned:
                     _check_spared(members, task)
-                read, timing, indices = reading.source.read_batch, task.timing, reading.indices(task.epoch, members)
-                batches.append(read(indices) if timing is None else timing.whole(READING, 1, read, indices))
+                if indices is None:
+                    indices = reading.indices(task.epoch, positions)
+                read, timing, own = reading.source.read_batch, task.timing, indices[start : start + unit]
+                batches.append(read(own) if timing is None else timing.whole(READING, 1, read, own))
             except BaseException as exc:
                 if task.goes_through(exc):
                     raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from penstock.ops.op import Effect
 from penstock.program.calls import Calls
@@ -13,25 +13,30 @@ from penstock.program.parts import Part, timed_parts
 from penstock.program.program import Program, finished
 from penstock.program.task import Task
 
-__all__ = ["chunks_async", "whole_async"]
+__all__ = ["after_all", "chunks_async"]
 
 
-async def whole_async(program: Program, ticket: Ticket, task: Task) -> Chunk:
-    """The one chunk of a ticket of one unit, for a program that is `simple`."""
-    chunk = program.begun(ticket, task)
+def chunks_async(program: Program, ticket: Ticket, task: Task) -> AsyncIterator[Chunk] | Iterator[Chunk]:
+    """The chunks of one ticket, in order. Those of a `simple` program still have to go through `after_all`."""
+    return _begun(program, ticket, task) if program.simple else _finished(program, ticket, task)
+
+
+def _begun(program: Program, ticket: Ticket, task: Task) -> Iterator[Chunk]:
+    if ticket.failure is not None:
+        yield Chunk([], (), ticket.failure)
+    yield from program.slices(ticket, task)
+
+
+async def after_all(program: Program, chunk: Chunk, task: Task) -> Chunk:
+    """`chunk` after all parts of a program that is `simple`."""
     for part in timed_parts(program.parts, task):
-        if isinstance(part, FusedMaps):
-            chunk = await part.run_async(chunk, task)
-        else:
-            chunk = await _after(part, chunk, task)
+        chunk = await _after(part, chunk, task)
     if type(chunk.samples) is not list:
         chunk.samples = list(chunk.samples)
-    chunk.final = True
     return chunk
 
 
-async def chunks_async(program: Program, ticket: Ticket, task: Task) -> AsyncIterator[Chunk]:
-    """The chunks of one ticket, in order."""
+async def _finished(program: Program, ticket: Ticket, task: Task) -> AsyncIterator[Chunk]:
     if ticket.failure is not None:
         yield Chunk([], (), ticket.failure)
     for chunk in program.slices(ticket, task):

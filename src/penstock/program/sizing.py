@@ -1,12 +1,28 @@
-"""How many samples go into one ticket: about a millisecond of work, five for another process. Pure."""
+"""How many samples go into one ticket. Pure.
+
+About a millisecond of work, and five of them for another process: long enough to drown the cost of a hand-over,
+short enough not to be noticed. Many workers that wait at the same time hand in one after the other, under one lock,
+and that cost adds up. So their tickets may be longer, once the stage has made many samples and if those are small.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 
-__all__ = ["BLOCKS", "CACHED_BYTES", "PAUSE_REMOTE_S", "PAUSE_S", "TARGET_REMOTE_S", "TARGET_S", "Sizer", "shared"]
+__all__ = [
+    "BLOCKS",
+    "BLOCKS_BYTES",
+    "CACHED_BYTES",
+    "PAUSE_REMOTE_S",
+    "PAUSE_S",
+    "TARGET_REMOTE_S",
+    "TARGET_S",
+    "Sizer",
+    "shared",
+]
 
-#: long enough to drown the cost of a hand-over, short enough not to be noticed
+#: what the work of a ticket should take
 TARGET_S = 0.001
 #: the same where it is handed over to another process
 TARGET_REMOTE_S = 0.005
@@ -14,8 +30,14 @@ TARGET_REMOTE_S = 0.005
 PAUSE_S = 4 * TARGET_S
 PAUSE_REMOTE_S = 4 * TARGET_REMOTE_S
 
-#: blocks read in one ticket at the most, so that their memory is still in the cache when it is used again
-BLOCKS = 8
+#: what a ticket may take more for each worker beside it, and at the most
+_PER_WORKER_S, _LONGEST_S = 0.0005, 0.032
+#: longer tickets have fewer bytes than this, and fewer samples than this part of what each worker has made
+_SMALL_BYTES, _EARLY = 64 * 1024, 16
+
+#: batches that are one read each go together up to so many, or as many as have so few bytes: their memory should
+#: still be in the cache when it is used again
+BLOCKS, BLOCKS_BYTES = 8, 256 * 1024
 #: bytes that a worker process should make in one ticket at the most, for the same reason
 CACHED_BYTES = 4 * 1024 * 1024
 
@@ -40,25 +62,56 @@ class Sizer:
     ...     sizer.record(16, seconds=1.0)   # three do
     >>> sizer.size
     1
+
+    With many workers, small samples that each take longer than a ticket should go together after a while:
+
+    >>> waits = Sizer(workers=64)
+    >>> waits.unit_bytes = 100
+    >>> for _ in range(64 * 100):
+    ...     waits.record(waits.size, seconds=waits.size * 0.005)
+    >>> waits.size
+    6
     """
 
-    __slots__ = ("_recent", "_target_s", "size")
+    __slots__ = ("_long_s", "_made", "_recent", "_target_s", "_workers", "size", "stretch", "unit_bytes")
 
-    def __init__(self, target_s: float = TARGET_S) -> None:
+    def __init__(self, target_s: float = TARGET_S, workers: int = 1) -> None:
         self.size = 1
+        #: what one unit weighs, as far as that is known
+        self.unit_bytes = inf
         self._target_s = target_s
         self._recent: deque[float] = deque(maxlen=5)
+        self._made = 0
+        self.share_among(workers)
+
+    def share_among(self, workers: int) -> None:
+        """So many workers take tickets from now on."""
+        self._workers = workers
+        self._long_s = max(self._target_s, min(workers * _PER_WORKER_S, _LONGEST_S))
+        #: how many times its usual time a ticket may take
+        self.stretch = self._long_s / self._target_s
 
     def record(self, units: int, seconds: float) -> None:
         """`units` took `seconds`."""
         if units < 1:
             return
         self._recent.append(seconds / units)
-        if self.size == 1 and seconds >= self._target_s:
+        self._made += units
+        if self.size == 1 and seconds >= self._long_s:
             return
         per_unit_s = sorted(self._recent)[len(self._recent) // 2]
-        fitting = self._target_s / per_unit_s if per_unit_s > 0 else _LARGEST
-        self.size = max(1, min(int(fitting), 2 * self.size, _LARGEST))
+        if per_unit_s <= 0:
+            fitting = _LARGEST
+        else:
+            fitting = int(self._target_s / per_unit_s)
+            if self._long_s > self._target_s and fitting < self._made // (_EARLY * self._workers):
+                fitting = max(fitting, self._longest(per_unit_s))
+        self.size = max(1, min(fitting, 2 * self.size, _LARGEST))
+
+    def _longest(self, per_unit_s: float) -> int:
+        """The units of a longer ticket, of which there may be many at once."""
+        by_bytes = _SMALL_BYTES / max(self.unit_bytes, 1)
+        return int(min(self._long_s / per_unit_s, self._made // (_EARLY * self._workers), by_bytes))
 
 
 def shared(left: int, workers: int, usual: int) -> int:

@@ -116,6 +116,11 @@ class FromParts:
         offset, lot, first = next(one for one in reversed(self._came) if one[0] <= number)
         return lot.cursor_at(first + number - offset)
 
+    def lost_input(self, place: Place, steps: int) -> Place:
+        steps -= self._edge_depth - self._depth
+        of = input_of(place, steps) if steps >= 0 else None
+        return of if any(key_of(one) == key_of(of) for one in self._places) else None
+
 
 class FromRedo:
     """The origin of inputs that were owed before the front when a state was saved, and are made again first."""
@@ -133,6 +138,9 @@ class FromRedo:
 
     def behind(self, of: Place) -> Cursor:
         return Cursor(self._front, self._held[self._numbers.get(key_of(of), -1) + 1 :])
+
+    def lost_input(self, place: Place, steps: int) -> Place:
+        return None  # what is owed after it is known as it was saved
 
 
 class Left(NamedTuple):
@@ -173,6 +181,9 @@ class Unordered:
 
     def behind(self, of: Place) -> Cursor:
         raise AssertionError("asked of the tickets of a stage, never of what it made")
+
+    def lost_input(self, place: Place, steps: int) -> Place:
+        return None  # a loss may leave before samples of other tickets
 
     def _rest(self, left: Left) -> list[Held]:
         """What is owed of a ticket."""
