@@ -1,13 +1,16 @@
 """Does workers="auto" find as good a number of workers as somebody who tries them all?
 
-Contestants: samples per second in the seconds 8 to 10 of a run
+Contestants: samples per second in the seconds 8 to 10 after the first sample
   four stages that wait 1, 12, 4 and 2 ms per sample
     best    numbers in proportion to these times, times 1, 2, 4, 8: the fastest of them
     ours    workers="auto" for all four                     target: the best is at most 1.11 times as fast
-  two stages of pure Python on processes, one four times as expensive as the other
-    best    1 and 1, 1 and 2, 2 and 2 processes: the fastest of them
-    ours    workers="auto" for both                         target: the same
-Also printed: when the search ended, and the workers it has found.
+  four stages of pure Python on processes, the dearest eight times as expensive as the cheapest
+    best    1, 1, 1, 1 processes, 1, 2, 1, 1, and 2 for each: the fastest of them
+    ours    workers="auto" for all four                     target: the same
+  of ours, in the same seconds:
+    changes of a number of workers                          target: none
+    CPU time that this process and its workers used, as a share of the CPUs there are: below 1.05
+Also printed: why the search ended, and the workers it has found.
 """
 
 from __future__ import annotations
@@ -15,14 +18,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from _measure import Bench
 
 import penstock as ps
+from penstock.machine import usable_cpus
 
 WAITS_MS = (1, 12, 4, 2)
-LOOPS = (5_000, 20_000)
+#: how often the numbers of workers are looked at
+LOOK_S = 0.2
+LOOPS = (2_000, 16_000, 6_000, 4_000)
 
 
 def waits(ms: int) -> Callable[[int], int]:
@@ -50,22 +56,46 @@ def pipeline(functions: Sequence[Callable[[int], int]], workers: Sequence[Any], 
     return data
 
 
-def rate(data: ps.Pipeline[int], from_s: float, until_s: float) -> float:
-    """Samples per second between two moments of a run."""
-    count, first = 0, 0.0
+class Seen(NamedTuple):
+    """What was seen between two moments of a run."""
+
+    rate: float
+    #: how often the workers of a stage were another number than before
+    changes: int
+    #: CPU seconds per second
+    cores: float
+
+
+def run(data: ps.Pipeline[int], from_s: float, until_s: float) -> Seen:
+    """What was seen between two moments of a run, which begins with its first sample."""
+    count, changes, first = 0, 0, 0.0
+    before: dict[str, float] = {}
     with data.loader() as loader:
+        samples = iter(loader)
+        next(samples)
         began = time.perf_counter()
-        for _ in loader:
+        for _ in samples:
             now = time.perf_counter() - began
-            if now >= from_s:
-                first = first or now
-                count += 1
-                if now >= until_s:
-                    break
+            if now < from_s:
+                continue
+            if not before:
+                first, before = now, loader.stats()
+                workers, looked = _workers(before), now
+            count += 1
+            if now >= looked + LOOK_S:
+                looked, found = now, _workers(loader.stats())
+                changes, workers = changes + (found != workers), found
+            if now >= first + until_s - from_s:
+                break
+        cores = (loader.stats()["cpu_s"] - before["cpu_s"]) / (now - first)
         notes = [line for line in str(loader.explain()).splitlines() if "workers='auto'" in line]
     if notes:
         print(f"    {notes[-1]}", file=sys.stderr)
-    return count / (now - first)
+    return Seen(count / (now - first), changes, cores)
+
+
+def _workers(stats: dict[str, float]) -> list[float]:
+    return [stats[f"stage.op{number}.workers"] for number in range(len(WAITS_MS))]
 
 
 def main() -> None:
@@ -73,16 +103,18 @@ def main() -> None:
     long, short = bench.size(8, 2), bench.size(2, 1)
     by_hand = [[times * share for share in WAITS_MS] for times in (1, 2, 4, 8)]
     cases = {
-        "four stages that wait": ([waits(ms) for ms in WAITS_MS], by_hand, "thread"),
-        "two stages on processes": ([computes(loops) for loops in LOOPS], [[1, 1], [1, 2], [2, 2]], "process"),
+        "waiting": ([waits(ms) for ms in WAITS_MS], by_hand, "thread"),
+        "computing": ([computes(loops) for loops in LOOPS], [[1, 1, 1, 1], [1, 2, 1, 1], [2, 2, 2, 2]], "process"),
     }
     for name, (functions, hands, on) in cases.items():
-        ratios = []
+        ratios, found = [], []
         for _ in range(bench.pairs):
-            best = max(rate(pipeline(functions, hand, on), 1, 1 + short) for hand in hands)
-            found = rate(pipeline(functions, ["auto"] * len(functions), on), long, long + short)
-            ratios.append(best / found)
+            best = max(run(pipeline(functions, hand, on), 1, 1 + short).rate for hand in hands)
+            found.append(run(pipeline(functions, ["auto"] * len(functions), on), long, long + short))
+            ratios.append(best / found[-1].rate)
         bench.limit(f"{name}: the best numbers by hand", ratios, below=1 / 0.9, unit="x")
+        bench.limit(f"{name}: changes", [seen.changes for seen in found], below=0.5, unit="")
+        bench.limit(f"{name}: CPUs used", [seen.cores / usable_cpus() for seen in found], below=1.05, unit="x")
     bench.finish()
 
 

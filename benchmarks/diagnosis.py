@@ -1,9 +1,11 @@
-"""Does a diagnosis name what limits a run, and does the gain that it tells come true?
+"""Does a diagnosis name what limits a run, and does the gain that it predicts come true?
 
 Runs with a known bottleneck, then the same with the change that the diagnosis advises, in turn; the training loop
 sleeps, as one does that waits for an accelerator.
-  how far the told gain is from the measured one, as a share of it      target: below 0.2
-  runs in which another stage was blamed, or another change advised     target: below 0.01 of them
+  where functions wait: how far the predicted gain is from the measured one      target: below 15 % of it
+  where they compute, which other programs disturb: the runs in which the change made it no faster, or was not
+  predicted to                                                                   target: below 0.01 of them
+  runs in which another stage was blamed, or another change advised              target: below 0.01 of them
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ import numpy as np
 from _measure import Bench
 
 import penstock as ps
+
+#: a gain that is one
+FASTER = 1.05
 
 NUMBERS = ps.from_sequence(range(10_000_000))
 
@@ -46,6 +51,7 @@ class Case(NamedTuple):
     step_s: float
     blamed: str
     words: str
+    computes: bool = False
 
 
 CASES = (
@@ -64,6 +70,7 @@ CASES = (
         0.0005,
         "sort",
         "1 → 2 workers",
+        computes=True,
     ),
     Case(
         "pure Python, 2 threads to 2 processes",
@@ -72,6 +79,7 @@ CASES = (
         0.0005,
         "python",
         'on="process", workers=2',
+        computes=True,
     ),
     Case(
         "pure Python, 1 process to 2",
@@ -80,6 +88,7 @@ CASES = (
         0.0005,
         "python",
         "1 → 2 workers",
+        computes=True,
     ),
     Case(
         "inline to a worker",
@@ -114,19 +123,23 @@ def run(make: Callable[[], Any], step_s: float, seconds: float) -> ps.Diagnosis:
 
 def main() -> None:
     bench = Bench("diagnosis", __doc__)
-    seconds = bench.size(30, 8) / 10
+    seconds = bench.size(12, 8) / 10
     wrong = []
     for case in CASES:
-        off = []
+        off, astray = [], []
         for _ in range(bench.pairs):
             found = run(case.before, case.step_s, seconds)
             then = run(case.after, case.step_s, seconds)
             gain = then.samples_per_s / found.samples_per_s
-            off.append(abs(found.expected_gain / gain - 1))
+            off.append(abs(found.expected_gain / gain - 1) * 100)
+            astray.append(0.0 if min(found.expected_gain, gain) > FASTER else 1.0)
             right = case.blamed in found.limiting and case.words in found.advice
             wrong.append(0.0 if right else 1.0)
-            print(f"    told {found.expected_gain:.2f}, came {gain:.2f}{'' if right else ': ' + found.advice}")
-        bench.limit(f"told gain, off by: {case.name}", off, below=0.2, unit="")
+            print(f"    predicted {found.expected_gain:.2f}, came {gain:.2f}{'' if right else ': ' + found.advice}")
+        if case.computes:
+            bench.limit(f"no faster: {case.name}", [sum(astray) / len(astray)], below=0.01, unit="")
+        else:
+            bench.limit(f"predicted gain, off by: {case.name}", off, below=15, unit="%")
     bench.limit("runs that blamed or advised otherwise", [sum(wrong) / len(wrong)], below=0.01, unit="")
     bench.finish()
 

@@ -7,6 +7,8 @@ import pytest
 from tests.cases import for_each
 
 TRAIN = """
+from dataclasses import dataclass
+
 import penstock as ps
 
 def double(x):
@@ -20,7 +22,10 @@ def make():
 def make_with_default(size=3):
     return ps.from_sequence(range(10)).batch(size)
 
-def needs(size):
+def validation() -> "ps.Pipeline[int]":
+    return data
+
+def needs(size) -> "ps.Pipeline[int]":
     return data
 
 def wrong():
@@ -85,7 +90,8 @@ def test_a_module_in_a_package_of_the_current_directory_is_found(cli_here, proje
         ("unheard_of_module:data", ["no module 'unheard_of_module'", "install it"]),
         ("train.deeper:data", ["no module 'train.deeper'"]),
         ("train:dota", ["'train' has no 'dota'", "did you mean data?"]),
-        ("train:zzzzzz", ["'train' has no 'zzzzzz'", "its pipelines: data"]),
+        ("train:zzzzzz", ["'train' has no 'zzzzzz'", "its pipelines: data, validation"]),
+        ("train:dataclas", ["'train' has no 'dataclas'", "did you mean data?"]),
         ("train:config.trian", ["'config' has no 'trian'", "did you mean train?"]),
         ("train:number", ["train:number is an int, not a Pipeline"]),
         ("train:wrong", ["train:wrong returns a list, not a Pipeline"]),
@@ -107,6 +113,16 @@ def test_an_exception_of_the_users_module_stays_the_users_exception(cli, project
     assert done.returncode == 1
     assert "broken.py" in done.stderr
     assert "No module named 'a_module_that_is_not_there'" in done.stderr
+
+
+def test_a_module_that_ends_the_program_while_it_is_imported_is_named(cli, project):
+    (project / "script.py").write_text("import sys\nsys.exit(3)\n")
+    done = cli("explain", "script:data")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "penstock explain: 'script' ended the program while it was imported, by sys.exit(3)"
+    )
+    assert "__main__" in done.stderr
 
 
 def test_what_penstock_refuses_ends_with_1_and_its_message_alone(cli_here, project):

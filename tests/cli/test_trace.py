@@ -34,8 +34,9 @@ def test_a_folder_that_is_not_there_is_an_error_without_a_traceback(cli_here, pr
     assert done.stderr.startswith("penstock trace: trace('no/run.json'): there is no folder 'no'")
 
 
-@pytest.mark.parametrize("argument", ["--steps=0", "--step-ms=-1"])
+@pytest.mark.parametrize("argument", ["--steps=0", "--step-ms=-1", "--steps=many", "--step-ms=x", "--seed=1.5"])
 def test_numbers_that_make_no_sense_are_refused(cli_here, project, argument):
     done = cli_here("trace", "train:data", argument)
     assert done.returncode == 2
     assert "must be" in done.stderr
+    assert "invalid" not in done.stderr

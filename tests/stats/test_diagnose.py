@@ -74,6 +74,18 @@ def test_a_lock_is_not_blamed_where_cores_are_what_is_lacking():
     assert "All 2 cores are in use" in verdict([Part("decode")], stats, cores=2).advice
 
 
+@for_each("wait", [0.01, 0.04])
+def test_threads_that_hold_the_lock_are_named_where_there_are_no_cores_for_processes(wait):
+    # Another program has one of two cores, so processes would gain nothing; the loop is not to blame for that.
+    busy = {"machine_s": RUN_S, "machine_busy_s": 2.0 * RUN_S}
+    stats = counters(wait=wait, cores=1.0, lock_ms=5.0, batch=4, **busy)
+    found = verdict([Part("tokenise")], stats | stage("tokenise", 0.99, cpu=0.5), cores=2)
+    assert (found.limiting, found.expected_gain) == ("tokenise", 1.0)
+    assert "hold the interpreter lock" in found.advice
+    assert "Other programs keep 1.0 of the 2 cores busy" in found.advice
+    assert "on=" not in found.advice
+
+
 def test_a_lock_that_the_loop_itself_holds_is_not_blamed_on_a_stage():
     stats = counters(wait=0.01, cores=1.0, lock_ms=5.0) | stage("load", 0.05, room=0.95, cpu=0.9)
     assert verdict([Part("load")], stats).limiting == LOOP
@@ -133,6 +145,23 @@ def test_a_stream_is_read_by_one_worker_at_a_time():
     assert found.limiting == "lambda"
     assert "from_iterable(rows) limits" in found.advice
     assert found.expected_gain == 1.0
+
+
+def test_a_data_server_that_limits_is_asked_why_on_its_own_machine():
+    stats = counters() | stage("augment", 0.26, workers=4, reading=0.98)
+    found = verdict([Part("augment", stream="connect(tcp://10.0.0.7:5557)")], stats)
+    assert found.limiting == "augment"
+    assert found.advice.startswith("connect(tcp://10.0.0.7:5557) limits: batches come at 102/s")
+    assert "penstock serve --report-s 10" in found.advice
+    assert "PENSTOCK_DASHBOARD=1" in found.advice
+    assert "map()" not in found.advice
+
+
+def test_a_data_server_that_a_reservoir_hides_is_asked_too():
+    parts = [Part("read", stream="connect(tcp://a:1)", reservoir="r", feeder="read", site=1), Part("batch", site=2)]
+    stats = counters(wait=0.01, **{"r.draws": 1000, "r.fresh_share": 0.5})
+    found = verdict(parts, stats | stage("read", 0.9, reading=0.9, made=500) | stage("batch", 0.1))
+    assert "penstock serve --report-s 10" in found.advice
 
 
 def test_work_in_the_loops_own_thread_should_have_a_worker():

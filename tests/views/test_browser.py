@@ -151,6 +151,35 @@ def test_the_figures_follow_the_run_and_the_verdict_is_shown(browser, run):
     )
 
 
+def test_before_the_first_batch_nothing_is_said_to_limit_and_no_axis_has_a_number(browser):
+    with ps.from_sequence(range(8)).map(decode, workers=1).batch(4).loader(dashboard=True) as loader:
+        browser.get(loader.dashboard_url)
+        wait_until(browser, lambda: figure(browser, "samples") == "0")
+        assert "not read yet" in text(browser, "#state")
+        assert browser.execute_script("return document.querySelectorAll('.limits').length") == 0
+        assert text(browser, "#rate-top") == ""
+        assert text(browser, "#flow .node > .stage:last-child [data-text=working]") == "–"
+
+
+def test_the_stage_that_limits_is_in_view_however_long_the_pipeline_is(browser):
+    hold = threading.Event()
+    pipeline = ps.from_sequence(range(1000))
+    for number in range(9):
+        pipeline = pipeline.map(decode, workers=2 + number % 2, name=f"stage_{number}", on_error="skip")
+    with pipeline.map(lambda x: hold.wait(0.01) or x, workers=1, name="slow").loader(dashboard=True) as loader:
+        browser.get(loader.dashboard_url)
+        for _ in loader.steps(300):
+            pass
+        wait_until(browser, lambda: text(browser, "#flow .limits h3") == "slow")
+        inside = (
+            "const [box, flow] = ['#flow .limits', '#flow']"
+            ".map((css) => document.querySelector(css).getBoundingClientRect());"
+            "return box.left >= flow.left && box.right <= flow.right"
+        )
+        assert browser.execute_script("return document.querySelector('#flow').scrollLeft") > 0
+        assert browser.execute_script(inside)
+
+
 def test_errors_are_shown_as_text_with_their_samples(browser, run):
     opened(browser, run)
     wait_until(browser, lambda: text(browser, "#errors tbody tr"))

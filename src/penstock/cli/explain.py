@@ -78,6 +78,11 @@ def _import(module_name: str) -> ModuleType:
         # A module that exists but imports something missing is the user's own error, traceback and all.
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
+    except SystemExit as exit:
+        raise UsageError(
+            f"{module_name!r} ended the program while it was imported, by sys.exit({exit.code!r}); put what should "
+            'run only as a script under if __name__ == "__main__":'
+        ) from None
     near = _near(module_name, _modules_in(here))
     raise UsageError(
         f"there is no module {module_name!r} in {here} or among the installed ones"
@@ -91,14 +96,29 @@ def _attribute(owner: Any, name: str, target: str) -> Any:
     except AttributeError:
         pass
     where = getattr(owner, "__name__", type(owner).__name__)
-    public = [known for known in dir(owner) if not known.startswith("_")]
-    near = _near(name, public)
+    fitting = [known for known in dir(owner) if not known.startswith("_") and _may_fit(owner, known)]
+    near = _near(name, fitting)
     if near:
         hint = f"did you mean {near}?"
     else:
-        pipelines = [known for known in public if isinstance(getattr(owner, known, None), Pipeline)]
+        pipelines = [known for known in fitting if _gives_pipeline(getattr(owner, known))]
         hint = f"its pipelines: {', '.join(pipelines)}" if pipelines else "no name in it is a Pipeline"
     raise UsageError(f"{where!r} has no {name!r} (from {target}); {hint}")
+
+
+def _may_fit(owner: Any, name: str) -> bool:
+    """Whether a user may have meant this name: what a module has imported from elsewhere is not a pipeline."""
+    value = getattr(owner, name, None)
+    from_here = getattr(value, "__module__", None) == getattr(owner, "__name__", None)
+    return isinstance(value, Pipeline) or not inspect.ismodule(owner) or (callable(value) and from_here)
+
+
+def _gives_pipeline(value: Any) -> bool:
+    """Whether it is a pipeline, or a function that is said to return one and needs no arguments."""
+    if isinstance(value, Pipeline):
+        return True
+    returned = getattr(value, "__annotations__", {}).get("return", "")
+    return inspect.isfunction(value) and "Pipeline[" in str(returned) and not _required_parameters(value)
 
 
 def _as_pipeline(value: Any, target: str) -> Pipeline[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.explain import add_target, find_pipeline
-from penstock.cli.numbers import at_least_one, not_negative, positive
+from penstock.cli.numbers import at_least_one, not_negative, positive, whole
 from penstock.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step-ms", type=not_negative, default=0.0, metavar="MS", help="how long a training step takes (0)"
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="workers for ops that do not say how many")
+    parser.add_argument("--workers", type=whole, metavar="N", help="workers for ops that do not say how many")
     parser.add_argument("--on", metavar="WHERE", help="where ops run that do not say so: thread, process, async")
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the loader (0)")
+    parser.add_argument("--seed", type=whole, default=0, help="the seed of the loader (0)")
     parser.add_argument("--json", action="store_true", help="print it as JSON, for programs")
 
 

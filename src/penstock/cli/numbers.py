@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import TypeVar
 
-__all__ = ["at_least_one", "not_negative", "positive"]
+__all__ = ["at_least_one", "not_negative", "positive", "whole"]
+
+N = TypeVar("N", int, float)
+
+
+def whole(text: str) -> int:
+    """Any whole number."""
+    return _number(int, text, "a whole number")
 
 
 def at_least_one(text: str) -> int:
     """A count."""
-    value = int(text)
+    value = _number(int, text, "a whole number")
     if value < 1:
         raise ArgumentTypeError(f"must be at least 1, got {value}")
     return value
@@ -17,7 +26,7 @@ def at_least_one(text: str) -> int:
 
 def positive(text: str) -> float:
     """A time or a size."""
-    value = float(text)
+    value = _number(float, text, "a number")
     if not value > 0:
         raise ArgumentTypeError(f"must be more than 0, got {value:g}")
     return value
@@ -25,7 +34,14 @@ def positive(text: str) -> float:
 
 def not_negative(text: str) -> float:
     """A time that may be nothing."""
-    value = float(text)
+    value = _number(float, text, "a number")
     if not value >= 0:
         raise ArgumentTypeError(f"must be 0 or more, got {value:g}")
     return value
+
+
+def _number(kind: Callable[[str], N], text: str, what: str) -> N:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be {what}, got {text!r}") from None

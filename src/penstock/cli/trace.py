@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.cli.explain import add_target, find_pipeline
-from penstock.cli.numbers import at_least_one, not_negative
+from penstock.cli.numbers import at_least_one, not_negative, whole
 from penstock.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step-ms", type=not_negative, default=0.0, metavar="MS", help="how long a training step takes (0)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="the seed of the loader (0)")
+    parser.add_argument("--seed", type=whole, default=0, help="the seed of the loader (0)")
 
 
 def run(args: argparse.Namespace) -> int:

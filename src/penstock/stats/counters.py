@@ -30,6 +30,8 @@ SUMMED = (
 
 #: how often the CPU time of a ticket is measured: reading that clock is a system call, and takes some microseconds
 _MEASURE_S = 0.005
+#: how much less a measured ticket counts than the next one: about the last hundred decide
+_FADES = 0.99
 
 
 class StageCounters:
@@ -38,6 +40,8 @@ class StageCounters:
     __slots__ = (
         "_fill",
         "_fill_s",
+        "_measured_cpu_s",
+        "_measured_s",
         "blocked",
         "cpu_due",
         "cpu_s",
@@ -76,6 +80,8 @@ class StageCounters:
         self.cpu_due = now
         #: time of tickets whose CPU time was not measured, since the last that was
         self.unmeasured_s = 0.0
+        #: time and CPU time of the tickets that were measured, the latest ones counted most
+        self._measured_s = self._measured_cpu_s = 0.0
         #: from when on the calls of the next ticket are timed, what all such tickets took and weigh, and by op
         self.time_due = now
         self.timed_s = 0.0
@@ -89,9 +95,12 @@ class StageCounters:
         self.last = now
 
     def measured(self, seconds: float, cpu_s: float) -> None:
-        """A ticket took so long, and so much CPU time: that stands for all tickets since the last measured one."""
+        """A ticket took so long, and so much CPU time."""
         if seconds > 0:
-            self.cpu_s += cpu_s * (1 + self.unmeasured_s / seconds)
+            # One ticket alone may be short where others wait long: a share of its time says nothing of theirs.
+            self._measured_s = self._measured_s * _FADES + seconds
+            self._measured_cpu_s = self._measured_cpu_s * _FADES + cpu_s
+            self.cpu_s += cpu_s + self.unmeasured_s * self._measured_cpu_s / self._measured_s
             self.unmeasured_s = 0.0
             self.cpu_due = self.last + _MEASURE_S
 

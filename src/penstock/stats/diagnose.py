@@ -50,6 +50,13 @@ _DELAYED = 0.1
 _FAILING = 0.05
 #: the most that prefetch() is advised
 _MOST_READY = 1000
+#: how the name of a stream from a data server begins, and who knows why it is slow
+_SERVED = "connect("
+_ASK_THE_SERVER = (
+    "The server knows why: penstock serve --report-s 10 prints whether clients wait for its pipeline. If they do, "
+    "start it with PENSTOCK_DASHBOARD=1 and run penstock top there for the diagnosis of that pipeline; if not, the "
+    "network limits."
+)
 
 
 def diagnose(parts: Sequence[Part], before: Snapshot, after: Snapshot, allowed: Limits) -> Diagnosis:
@@ -70,7 +77,7 @@ class _Case(Figures):
         if holder is not None and (gain := self._gain_without_lock(holder)) >= _NOTHING:
             return self._locked(holder, gain)
         if period.wait_share < _FED:
-            return self._fed()
+            return self._fed() if holder is None else self._held(holder)
         inline = [part for part in self.parts.values() if part.kind == "inline"]
         if sum(period.stage(part.label, "working_s") for part in inline) > period.wait_s / 2:
             return self._inline(max(inline, key=lambda part: period.stage(part.label, "working_s")))
@@ -129,6 +136,8 @@ class _Case(Figures):
 
     def _hidden_remedy(self, tightest: Limit, reuse: float) -> str:
         if tightest.why == "stream":
+            if self.parts[tightest.label].stream.startswith(_SERVED):
+                return _ASK_THE_SERVER
             return f"{self.parts[tightest.label].stream} is read by one worker at a time: move work out of it."
         best = min(reuse, self.gain_of_cores, _MOST_TIMES)
         if best < _NOTHING:
@@ -242,12 +251,16 @@ class _Case(Figures):
         )
 
     def _stream(self, tightest: Limit) -> Diagnosis:
-        return self._told(
-            tightest.label,
-            f"{self.parts[tightest.label].stream} limits: a stream is read by one worker at a time, and gives "
-            f"{per_second(tightest.capacity)}; the training loop waits {self._waits} of its time. Move work out of "
-            "it into a map() with workers, or read from a source that can be indexed.",
-        )
+        stream, rate = self.parts[tightest.label].stream, per_second(tightest.capacity)
+        waits = f"the training loop waits {self._waits} of its time."
+        if stream.startswith(_SERVED):
+            told = f"{stream} limits: batches come at {rate}, and {waits} {_ASK_THE_SERVER}"
+        else:
+            told = (
+                f"{stream} limits: a stream is read by one worker at a time, and gives {rate}; {waits} Move work "
+                "out of it into a map() with workers, or read from a source that can be indexed."
+            )
+        return self._told(tightest.label, told)
 
     def _holder(self) -> StageDiagnosis | None:
         """The stage whose threads hold the interpreter lock most of the time, if there is one."""
@@ -268,12 +281,17 @@ class _Case(Figures):
 
     def _locked(self, row: StageDiagnosis, gain: float) -> Diagnosis:
         alone = self.parts[row.label].alone
-        return self._told(
-            row.label,
+        remedy = alone or f'With on="process", workers={self._processes(row)}: up to {_factor(gain)}.'
+        return self._told(row.label, f"{self._holds(row)} {remedy}", gain)
+
+    def _held(self, row: StageDiagnosis) -> Diagnosis:
+        """The lock limits, but there are no cores for processes."""
+        return self._told(row.label, f"{self._holds(row)} {self._no_cores} {self._less_work(row.label)}")
+
+    def _holds(self, row: StageDiagnosis) -> str:
+        return (
             f"{row.label} limits: its threads hold the interpreter lock, and whoever lets go of it waits "
-            f"{self.period.lock_wait_s * 1000:.1f} ms to get it back, the training loop too. "
-            + (alone or f'With on="process", workers={self._processes(row)}: up to {_factor(gain)}.'),
-            gain,
+            f"{self.period.lock_wait_s * 1000:.1f} ms to get it back, the training loop too."
         )
 
     def _more_workers(self, tightest: Limit, next_limit: Limit | None) -> Diagnosis:

@@ -4,7 +4,8 @@ A thread that waits for the lock and one that waits for a disk look the same fro
 a CPU. And a training loop whose step lets go of the lock waits for it inside the step, where no loader can
 see it. So now and then the reader takes a nap, which lets go of the lock, and sees how long it takes to
 get it back. Where workers hold it all the time that is milliseconds, else microseconds. A reader that has
-something to read does so only where this process keeps a CPU busy: otherwise nobody holds the lock for long.
+something to read does so only where this process keeps a CPU busy: otherwise nobody holds the lock for long. It
+tries soon after a loader has begun, so that a diagnosis of a short run knows of the lock, and then less often.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from penstock.machine import run_delay_s
 __all__ = ["LOCK_PROBE", "LockProbe"]
 
 _NAP_S = 0.0001
-#: how often a reader that has nothing else to do tries, and one that has
+#: how often a reader that has nothing else to do tries
 _EVERY_S = 0.2
-_EVERY_BUSY_S = 1.0
+#: the same where there is something to read: after a loader has begun, and at the end of doubling
+_FIRST_BUSY_S, _EVERY_BUSY_S = 0.1, 1.0
 #: a share of a CPU that this process has used since the last look, from which on that may be the lock
 _WORTH_A_TRY = 0.5
 
@@ -26,24 +28,33 @@ _WORTH_A_TRY = 0.5
 class LockProbe:
     """What the tries of all readers of this process have shown."""
 
-    __slots__ = ("_cpu_s", "_last", "tries", "wait_s")
+    __slots__ = ("_busy_s", "_cpu_s", "_last", "_looked", "tries", "wait_s")
 
     def __init__(self) -> None:
         self.tries = 0
         #: seconds that the tries took, beyond the nap itself
         self.wait_s = 0.0
-        self._last = self._cpu_s = 0.0
+        #: when it was last tried; when a reader last looked whether this process is busy, and its CPU time then
+        self._last = self._looked = self._cpu_s = 0.0
+        self._busy_s = _FIRST_BUSY_S
+
+    def begin(self) -> None:
+        """A loader begins: try soon."""
+        self._busy_s = _FIRST_BUSY_S
 
     def try_if_due(self, *, busy: bool) -> None:
         """Called by readers: `busy` if there is something to read."""
         now = perf_counter()
-        if now < self._last + (_EVERY_BUSY_S if busy else _EVERY_S):
+        if now < (self._looked + self._busy_s if busy else self._last + _EVERY_S):
             return
         cpu_s = process_time()
-        crowded = cpu_s - self._cpu_s > _WORTH_A_TRY * (now - self._last)
-        self._last, self._cpu_s = now, cpu_s
+        crowded = cpu_s - self._cpu_s > _WORTH_A_TRY * (now - self._looked)
+        self._looked, self._cpu_s = now, cpu_s
         if busy and not crowded:
             return
+        if busy:
+            self._busy_s = min(2 * self._busy_s, _EVERY_BUSY_S)
+        self._last = now
         delay_s = run_delay_s()
         began = perf_counter()
         sleep(_NAP_S)

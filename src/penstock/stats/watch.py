@@ -94,6 +94,7 @@ class Meter:
     __slots__ = ("_began", "_ended")
 
     def __init__(self) -> None:
+        LOCK_PROBE.begin()
         self._began = _now()
         self._ended: tuple[float, ...] | None = None
 
