@@ -136,24 +136,36 @@ def loops(bench: Bench) -> None:
             ("network on the CPU", trained()),
         ):
             pairs = in_turn(bench, loader, ours, step)
-            theirs, own = ([pair[side][0] for pair in pairs] for side in (0, 1))
+            runs = [figures(torch_side=pair[0], ours=pair[1]) for pair in pairs]
+            theirs, own = ([run[f"{side}_wait_share"] for run in runs] for side in ("torch", "ours"))
             print(f"  {name}: wait share of DataLoader {mean(theirs):.3f}, ours {mean(own):.3f}")
             if name == "timed step":
                 over = [one / max(0.01, other / 10) for other, one in zip(theirs, own, strict=True)]
-                bench.limit("timed step: wait share, of what is allowed", over, below=1.0, unit="x")
+                bench.limit("timed step: wait share, of what is allowed", over, below=1.0, unit="x", runs=runs)
             else:
-                slower = [pair[0][1] / pair[1][1] for pair in pairs]
-                bench.limit(f"{name}: DataLoader's rate over ours", slower, below=1.0, unit="x")
+                slower = [run["torch_images_per_s"] / run["ours_images_per_s"] for run in runs]
+                bench.limit(f"{name}: DataLoader's rate over ours", slower, below=1.0, unit="x", runs=runs)
+
+
+def figures(torch_side: tuple[float, float], ours: tuple[float, float]) -> dict[str, float]:
+    """What `read` measured on both sides of a pair, by name."""
+    return {
+        f"{side}_{what}": value
+        for side, (share, rate) in (("torch", torch_side), ("ours", ours))
+        for what, value in (("wait_share", share), ("images_per_s", rate * BATCH))
+    }
 
 
 def memory(bench: Bench) -> None:
     samples, batches = bench.size(1_000_000, quick=100_000), bench.size(4000, quick=100)
-    ratios = []
+    runs = []
     for _ in range(1 if bench.quick else 3):
         ours, theirs = (measured(name, 8, samples, batches) for name in ("from_torch", "fork"))
         grown = [one["end_mb"] - one["parent_mb"] for one in (ours, theirs)]
-        ratios.append(grown[0] / grown[1])
-    bench.limit("8 workers, a million names: memory, over DataLoader", ratios, below=0.5, unit="x")
+        runs.append({"ours_mb": grown[0], "torch_mb": grown[1]})
+    ratios = [run["ours_mb"] / run["torch_mb"] for run in runs]
+    name = "8 workers, a million names: memory, over DataLoader"
+    bench.limit(name, ratios, below=0.5, unit="x", runs=runs)
 
 
 def main() -> None:

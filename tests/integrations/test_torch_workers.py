@@ -4,9 +4,11 @@ Their workers import torch.
 """
 
 import random
+import time
 
 import numpy as np
 import pytest
+from tests.runtime.helpers import SOON_S
 
 import penstock as ps
 
@@ -44,6 +46,34 @@ class WhoReads(data.Dataset):
 
 def tell(worker):
     WhoReads.told = 100 + worker
+
+
+class Meeting(data.Dataset):
+    """Says what each worker was seeded with; the first sample waits until another worker has read one."""
+
+    seeded = None
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        worker = data.get_worker_info()
+        (self.folder / str(worker.id)).touch()
+        until = time.monotonic() + SOON_S
+        while index == 0 and len(list(self.folder.iterdir())) < 2 and time.monotonic() < until:
+            time.sleep(0.001)
+        return worker.id, worker.seed, Meeting.seeded, random.random()
+
+
+def note_seed(worker):
+    Meeting.seeded = torch.initial_seed()
+
+
+def fail(worker):
+    raise ValueError(f"no device for worker {worker}")
 
 
 class Sharded(data.IterableDataset):
@@ -106,6 +136,28 @@ def test_workers_know_which_they_are_and_were_told_so_first():
     assert {tuple(one[1:]) for one in found} <= {(worker, 2, True, 100 + worker) for worker in range(2)}
     assert data.get_worker_info() is None
     assert WhoReads.told is None
+
+
+@pytest.mark.parametrize("rng", ["global", None])
+def test_each_worker_begins_with_a_seed_of_its_own(tmp_path, rng):
+    dataset = Meeting(tmp_path)
+    with ps.from_torch(dataset, workers=2, worker_init_fn=note_seed, rng=rng).loader() as loader:
+        found = list(loader)
+    seeds = {worker: (told, seeded) for worker, told, seeded, _ in found}
+    assert set(seeds) == {0, 1}
+    assert all(told == seeded for told, seeded in seeds.values())
+    assert seeds[0] != seeds[1]
+    assert len({drawn for *_, drawn in found}) == 8
+
+
+@pytest.mark.parametrize("make", [WhoReads, lambda: Sharded(5)])
+def test_an_exception_in_worker_init_fn_says_where_it_was_raised(make):
+    with (
+        ps.from_torch(make(), workers=2, worker_init_fn=fail).loader() as loader,
+        pytest.raises(ValueError, match="no device for worker") as caught,
+    ):
+        list(loader)
+    assert any("in worker_init_fn(" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few CPUs

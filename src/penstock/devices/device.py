@@ -13,6 +13,7 @@ Our own devices are found by name in `OWN`. Third parties register theirs as ent
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -160,7 +161,16 @@ def map_leaves(batch: Any, convert: Callable[[Any], Any]) -> Any:
     if fields is None:
         return convert(batch)
     moved = {name: map_leaves(value, convert) for name, value in fields.items()}
-    return batch if all(map(_same, moved.values(), fields.values())) else rebuilt(batch, moved)
+    return batch if all(map(_same, moved.values(), fields.values())) else _of_kind(batch, moved)
+
+
+def _of_kind(batch: Any, fields: dict[Any, Any]) -> Any:
+    """A node of the kind of `batch` with other fields; unlike a batch of samples, an OrderedDict remains one."""
+    if isinstance(batch, dict) and type(batch) is not dict:
+        made = copy.copy(batch)
+        made.update(fields)
+        return made
+    return rebuilt(batch, fields)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -75,6 +75,11 @@ class NumpyTransfer(Transfer):
 
 
 def _array(tensor: Any) -> Any:
+    if str(tensor.layout) != "torch.strided":
+        raise TypeError(
+            f"numpy has no arrays of the layout {tensor.layout}: convert the tensor in a map() before to('numpy'), "
+            "as by x.to_dense()"
+        )
     try:
         return on_host(tensor).numpy()
     except TypeError as exc:

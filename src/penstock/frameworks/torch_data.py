@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import isfunction
 from typing import Any, Literal
 
 import numpy as np
@@ -79,8 +80,8 @@ def from_torch(
     global generators of Python, numpy and torch for every sample in worker processes, so that a dataset that
     draws from them gives the same samples in every run; in the calling thread (``inline=True``) they are put back
     afterwards. In other threads of the training process nothing is seeded: a dataset that draws there gets a
-    warning. ``rng=None`` leaves them alone everywhere, and lets a dataset with ``__getitems__`` read many samples
-    in one call.
+    warning. ``rng=None`` seeds only the start of each worker process, and lets a dataset with ``__getitems__``
+    read many samples in one call.
 
     ``on_error`` and ``timeout_s`` are those of ``map``, for the reads of a map-style dataset.
 
@@ -105,7 +106,7 @@ def from_torch(
         twice = [name for name, value in given.items() if value is not None]
         if twice:
             raise TypeError(f"from_torch(DataLoader) takes {twice[0]} from the DataLoader; leave {twice[0]}= out")
-        asked = _of_loader(data, workers, rest)
+        asked = _of_loader(torch, data, workers, rest)
     else:
         asked = _of_dataset(torch, data, given, workers, rest)
     if _iterable(torch, asked.dataset):
@@ -127,7 +128,14 @@ def _iterable(torch: Any, dataset: Any) -> bool:
 # ---------------------------------------------------------------------- what was asked for
 
 
-def _of_loader(loader: Any, workers: int | None, rest: dict[str, Any]) -> _Asked:
+def _of_loader(torch: Any, loader: Any, workers: int | None, rest: dict[str, Any]) -> _Asked:
+    kind = type(loader)
+    # torchdata's StatefulDataLoader delivers what a DataLoader does, and only adds its state.
+    if kind.__iter__ is not torch.DataLoader.__iter__ and not kind.__module__.startswith("torchdata."):
+        raise PlanError(
+            f"from_torch: {kind.__name__} has an __iter__ of its own, which from_torch would not call. Give it "
+            "the dataset and the arguments of the DataLoader, and do what __iter__ does in a map() after from_torch"
+        )
     if loader.timeout:
         raise PlanError(
             f"DataLoader(timeout={loader.timeout}) bounds the wait for a batch, which is a matter of our "
@@ -159,6 +167,15 @@ def _of_loader(loader: Any, workers: int | None, rest: dict[str, Any]) -> _Asked
 def _of_dataset(
     torch: Any, dataset: Any, given: dict[str, Any], workers: int | None, rest: dict[str, Any]
 ) -> _Asked:
+    if isinstance(dataset, type):
+        raise PlanError(
+            f"from_torch takes a dataset, got the class {dataset.__name__}: write {dataset.__name__}(…)"
+        )
+    if _read_once(dataset):
+        raise PlanError(
+            f"from_torch: a {type(dataset).__name__} can be iterated only once, and each epoch iterates it; give "
+            "an IterableDataset, or a function that makes the iterator to from_iterable"
+        )
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
         raise PlanError(
             f"from_torch takes a Dataset, an IterableDataset or a DataLoader of torch, got {type(dataset).__name__}"
@@ -177,16 +194,11 @@ def _of_dataset(
         told = {"batch_size": size, "drop_last": given.get("drop_last", False)}
         init = given.get("worker_init_fn")
         return _Asked(dataset, collate, workers=workers or None, worker_init_fn=init, **told, **rest)
-    if not hasattr(dataset, "__len__"):
-        raise PlanError(
-            f"from_torch: {type(dataset).__name__} has __getitem__ and no __len__, so nobody knows its last "
-            "sample; add __len__, or __iter__ without __getitem__"
-        )
     try:
         made = torch.DataLoader(dataset, **given)  # torch's own checks, and its own defaults
     except ValueError as exc:
         raise PlanError(f"from_torch: {exc}") from None
-    return _of_loader(made, workers, rest)
+    return _of_loader(torch, made, workers, rest)
 
 
 # ---------------------------------------------------------------------- map-style datasets
@@ -195,7 +207,7 @@ def _of_dataset(
 def _mapped(torch: Any, asked: _Asked) -> Pipeline[Any]:
     own = asked.batch_sampler is not None and type(asked.batch_sampler) is not torch.BatchSampler
     if own:
-        pipeline: Pipeline[Any] = Pipeline(SamplerStream(asked.dataset, asked.batch_sampler))
+        pipeline = _iterated_sampler(asked.dataset, asked.batch_sampler)
         fetch = Fetch(asked.dataset, asked.workers, asked.worker_init_fn, asked.collate)
     else:
         sampler = asked.sampler if asked.batch_sampler is None else asked.batch_sampler.sampler
@@ -233,9 +245,16 @@ def _batched(asked: _Asked, pipeline: Pipeline[Any]) -> Pipeline[Any]:
 def _ordered(torch: Any, dataset: Any, sampler: Any) -> Pipeline[Any]:
     """The numbers of a dataset in the order of a sampler."""
     kind = type(sampler)
-    if kind in (list, tuple, range):
+    if kind in (list, tuple, range) and _positions(dataset, sampler):
         return Pipeline(TorchIndices(dataset, sampler))
-    if kind is torch.SubsetRandomSampler:
+    if not hasattr(dataset, "__len__"):
+        if kind is torch.SequentialSampler:
+            raise PlanError(
+                f"from_torch: {type(dataset).__name__} has __getitem__ and no __len__, so nobody knows its last "
+                "sample; add __len__, give a sampler=, or write __iter__ without __getitem__"
+            )
+        return _iterated_sampler(dataset, sampler)
+    if kind is torch.SubsetRandomSampler and _positions(dataset, sampler.indices):
         return Pipeline(TorchIndices(dataset, sampler.indices)).shuffle()
     whole: Pipeline[Any] = Pipeline(TorchIndices(dataset))
     if kind is torch.SequentialSampler:
@@ -249,9 +268,36 @@ def _ordered(torch: Any, dataset: Any, sampler: Any) -> Pipeline[Any]:
     if kind is torch.DistributedSampler:
         ordered = whole.shuffle() if sampler.shuffle else whole
         return ordered.shard(sampler.rank, sampler.num_replicas, equal="drop" if sampler.drop_last else "wrap")
+    return _iterated_sampler(dataset, sampler)
+
+
+def _iterated_sampler(dataset: Any, sampler: Any) -> Pipeline[Any]:
+    """What a sampler or a batch sampler of the user's gives, which each epoch iterates anew."""
+    kind = type(sampler).__name__
     if not hasattr(sampler, "__iter__"):
-        raise PlanError(f"from_torch: a sampler is iterated, and {kind.__name__} cannot be; give it an __iter__")
+        raise PlanError(f"from_torch: a sampler is iterated, and {kind} cannot be; give it an __iter__")
+    if _read_once(sampler):
+        raise PlanError(
+            f"from_torch: the sampler is a {kind}, which can be iterated only once, and each epoch iterates it; "
+            "give a list, or an object whose __iter__ returns a new iterator"
+        )
     return Pipeline(SamplerStream(dataset, sampler))
+
+
+def _read_once(iterable: Any) -> bool:
+    """Whether it is a generator or a built-in iterator: a class of the user's may begin anew in its __iter__."""
+    return isinstance(iterable, Iterator) and not isfunction(type(iterable).__iter__)
+
+
+def _positions(dataset: Any, keys: Any) -> bool:
+    """Whether all `keys` are positions, counted from 0; a dataset may take anything else as a key, -1 included."""
+    if not hasattr(dataset, "__len__") or not hasattr(keys, "__len__"):
+        return False
+    if isinstance(keys, (list, tuple)) and not all(isinstance(key, (int, np.integer)) for key in keys):
+        return False
+    numbers = np.asarray(keys)
+    whole = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or not numbers.size)
+    return whole and (not numbers.size or 0 <= numbers.min() <= numbers.max() < len(dataset))
 
 
 def _random(whole: Pipeline[Any], size: int, sampler: Any) -> Pipeline[Any]:

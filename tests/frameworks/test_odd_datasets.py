@@ -1,0 +1,156 @@
+"""from_torch with datasets, keys and samplers that torch's DataLoader takes and few people write."""
+
+import numpy as np
+import pytest
+from tests.cases import for_each
+
+import penstock as ps
+
+torch = pytest.importorskip("torch")
+data = pytest.importorskip("torch.utils.data")
+
+
+class Echo(data.Dataset):
+    """Returns the key it was asked for, as text."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, key):
+        return repr(key)
+
+
+class Lengthless:
+    def __getitem__(self, index):
+        return index * 10
+
+
+class OnlySeveral(data.Dataset):
+    """Reads lists of numbers and no single ones."""
+
+    def __len__(self):
+        return 5
+
+    def __getitems__(self, numbers):
+        return [number * 10 for number in numbers]
+
+
+def delivered(loader):
+    with ps.from_torch(loader).loader() as ours:
+        return [batch if isinstance(batch, list) else batch.tolist() for batch in ours]
+
+
+@for_each(
+    "keys",
+    [[3, 0, 2], (1, 1), range(1, 4), [-1, -4, 0], [("a", 1), ("b", 2), ("c", 3)], ["x", "y"], [1.5], [7], [True]],
+)
+def test_a_dataset_gets_the_keys_of_a_sampler_as_they_are(keys):
+    loader = data.DataLoader(Echo(), batch_size=2, sampler=keys)
+    assert delivered(loader) == list(loader)
+
+
+@for_each("keys", [[("a", 1), ("b", 2)], [-1, 0, 1]])
+def test_keys_that_are_no_positions_are_resumed_exactly(keys):
+    pipeline = ps.from_torch(Echo(), sampler=keys, batch_size=1)
+    with pipeline.loader() as loader:
+        first = next(iter(loader))
+        state = loader.state_dict()
+    with pipeline.loader(state=state) as loader:
+        assert [first, *loader] == [[repr(key)] for key in keys]
+
+
+def test_a_dataset_without_a_length_is_read_by_its_sampler():
+    assert delivered(data.DataLoader(Lengthless(), batch_size=2, sampler=[3, 1, 2])) == [[30, 10], [20]]
+    assert delivered(data.DataLoader(Lengthless(), batch_sampler=[[3], [1, 2]])) == [[30], [10, 20]]
+    with ps.from_torch(Lengthless(), sampler=[4], batch_size=1).loader() as loader:
+        assert [batch.tolist() for batch in loader] == [[40]]
+
+
+def test_a_dataset_without_a_length_and_without_a_sampler_is_refused():
+    with pytest.raises(ps.PlanError, match="no __len__, so nobody knows its last sample; add __len__"):
+        ps.from_torch(Lengthless(), batch_size=2)
+    with pytest.raises(ps.PlanError, match="no __len__"):
+        ps.from_torch(data.DataLoader(Lengthless(), batch_size=2))
+
+
+@for_each("rng", ["global", None])
+def test_a_dataset_that_reads_only_several_at_once_is_read(rng):
+    with ps.from_torch(data.DataLoader(OnlySeveral(), batch_size=2), rng=rng).loader() as loader:
+        assert [batch.tolist() for batch in loader] == [[0, 10], [20, 30], [40]]
+
+
+def test_a_sampler_that_can_be_iterated_once_is_refused():
+    for option in ({"sampler": iter([1, 2])}, {"batch_sampler": (pair for pair in [[0, 1]])}):
+        with pytest.raises(ps.PlanError, match="can be iterated only once, and each epoch iterates it; give a"):
+            ps.from_torch(Echo(), **option)
+
+
+class Counting(data.Sampler):
+    """A new order in each epoch, by a count of its own."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        yield from np.random.default_rng(self.epoch).permutation(4).tolist()
+
+    def __len__(self):
+        return 4
+
+
+class Told(Counting):
+    """The same, and told the epoch."""
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+def test_a_sampler_that_counts_its_epochs_itself_gets_a_warning():
+    with ps.from_torch(Echo(), sampler=Counting()).loader(inline=True) as loader:
+        with pytest.warns(RuntimeWarning, match=r"Counting changes its attribute 'epoch'.*set_epoch\(epoch\)"):
+            first = list(loader)
+        with pytest.warns(RuntimeWarning, match="Counting"):
+            assert list(loader) == first
+
+
+def test_a_sampler_that_is_told_the_epoch_gives_a_new_order_in_each():
+    with ps.from_torch(Echo(), sampler=Told()).loader(inline=True) as loader:
+        assert list(loader) != list(loader)
+
+
+class Restarting:
+    """A sampler that is its own iterator, and begins anew whenever it is iterated."""
+
+    def __iter__(self):
+        self.keys = [0, 1, 2]
+        return self
+
+    def __next__(self):
+        if not self.keys:
+            raise StopIteration
+        return self.keys.pop()
+
+
+def test_a_sampler_that_is_its_own_iterator_is_iterated_in_each_epoch():
+    with ps.from_torch(Echo(), sampler=Restarting()).loader() as loader:
+        assert list(loader) == list(loader) == ["2", "1", "0"]
+
+
+class Scaled(data.DataLoader):
+    """Changes batches where from_torch would not see it."""
+
+    def __iter__(self):
+        return (batch * 100 for batch in super().__iter__())
+
+
+def test_a_data_loader_with_an_iteration_of_its_own_is_refused():
+    with pytest.raises(ps.PlanError, match="Scaled has an __iter__ of its own, which from_torch would not call"):
+        ps.from_torch(Scaled([1, 2]))
+
+
+def test_what_is_no_dataset_is_refused_with_the_next_step():
+    with pytest.raises(ps.PlanError, match=r"got the class Echo: write Echo\("):
+        ps.from_torch(Echo)
+    with pytest.raises(ps.PlanError, match=r"a generator can be iterated only once.*from_iterable"):
+        ps.from_torch(number for number in range(3))
