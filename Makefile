@@ -35,10 +35,10 @@ help:  ## list the targets
 demo: $(LIGHT)  ## see a pipeline run, with its diagnosis
 	$(BIN)/penstock demo
 
-# Three at a time, since half of the time they wait for processes; then what must have the machine to itself.
+# Four at a time, since half of the time they wait for processes; then what must have the machine to itself.
 # Exit status 5: ARGS chose nothing of that part.
 test: $(FULL)  ## all tests and doctests but the long ones, always with the same random data
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not alone and not soak and not $(ELSEWHERE)" $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m "not alone and not soak and not $(ELSEWHERE)" $(ARGS) || [ $$? -eq 5 ]
 	$(BIN)/python -m pytest -m "alone and not soak and not $(ELSEWHERE)" $(or $(ARGS),$(ALONE)) || [ $$? -eq 5 ]
 
 test-stores: $(STORES)  ## tests against a local S3 server

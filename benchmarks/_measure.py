@@ -160,9 +160,11 @@ class Bench:
         lost = len(discarded)
         self._add(Result(name, ratios, at_least, True, runs=runs, discarded=lost, measured=measured))
 
-    def limit(self, name: str, values: Sequence[float], *, below: float, unit: str) -> None:
-        """Record values measured elsewhere, whose median has to stay below a bound."""
-        self._add(Result(name, values, below, at_least=False, unit=unit))
+    def limit(
+        self, name: str, values: Sequence[float], *, below: float, unit: str, runs: Sequence[dict[str, float]] = ()
+    ) -> None:
+        """Record values measured elsewhere, whose median has to stay below a bound, and what each was made of."""
+        self._add(Result(name, values, below, at_least=False, unit=unit, runs=list(runs)))
 
     def _add(self, result: Result) -> None:
         self.results.append(result)

@@ -3,7 +3,9 @@
 import doctest
 import inspect
 import io
+import json
 import re
+import runpy
 import shutil
 import subprocess
 import textwrap
@@ -97,7 +99,7 @@ def photos(tmp_path, monkeypatch):
 def test_the_examples_of_a_page_run_in_their_order(page, monkeypatch):
     # What a check of ours checks is for the tests of that check; here, its name and arguments must be right.
     monkeypatch.setattr(testing.executors, "_PIPELINES", testing.executors._PIPELINES[:2])
-    if page.name == "torch.md":
+    if page.name in ("torch.md", "README.md"):  # both make tensors
         pytest.importorskip("torch")
     names = {"__name__": "train"}
     for block in blocks(page):
@@ -138,6 +140,12 @@ def test_every_page_of_the_docs_is_reached_from_the_index_and_from_the_readme():
     for start in (DOCS / "index.md", ROOT / "README.md"):
         linked = {(start.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(prose(start))}
         assert {page for page in DOCS.glob("*.md") if page.name != "index.md"} <= linked, name(start)
+
+
+def test_the_measured_picture_is_drawn_from_the_committed_results():
+    drawing = runpy.run_path(str(ROOT / "benchmarks" / "_training_picture.py"))
+    results = json.loads(drawing["RESULTS"].read_text(encoding="utf-8"))
+    assert drawing["PICTURE"].read_text(encoding="utf-8") == drawing["picture"](results)
 
 
 # ---------------------------------------------------------------------- nothing missing
