@@ -14,8 +14,9 @@ def for_each(names: str, cases: Iterable[Any]) -> Callable[[F], F]:
     """Call the test once per case, as `pytest.mark.parametrize` would, but within one test.
 
     A test of pytest costs milliseconds: too much for a case that takes none. A failure names its case in a note.
-    Fixtures are made once for all cases, so a test whose fixtures keep something is better parametrized. The test
-    is skipped if all its cases are.
+    Fixtures are made once for all cases, so a test whose fixtures keep something is better parametrized. Only
+    `tmp_path` is another folder for each case: a worker of the case before may still read a file that is mapped
+    into memory, and a mapped file that is written anew ends the process. The test is skipped if all its cases are.
 
     Cases on worker processes share those of `warm_pool`.
     """
@@ -27,8 +28,12 @@ def for_each(names: str, cases: Iterable[Any]) -> Callable[[F], F]:
         @wraps(test)
         def all_cases(*args: Any, **fixtures: Any) -> None:
             skipped = []
-            for values in table:
+            folder = fixtures.get("tmp_path")
+            for number, values in enumerate(table):
                 case = dict(zip(arguments, values, strict=True))
+                if folder is not None:
+                    fixtures["tmp_path"] = folder / f"case-{number}"
+                    fixtures["tmp_path"].mkdir()
                 try:
                     test(*args, **fixtures, **case)
                 except pytest.skip.Exception as exc:
