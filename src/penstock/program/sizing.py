@@ -104,14 +104,11 @@ class Sizer:
             fitting = _LARGEST
         else:
             fitting = int(self._target_s / per_unit_s)
-            if self._long_s > self._target_s and fitting < self._made // (_EARLY * self._workers):
-                fitting = max(fitting, self._longest(per_unit_s))
+            if self._long_s > self._target_s:
+                # A longer ticket, of which there may be many at once.
+                early, by_bytes = self._made // (_EARLY * self._workers), _SMALL_BYTES / max(self.unit_bytes, 1)
+                fitting = max(fitting, int(min(self._long_s / per_unit_s, early, by_bytes)))
         self.size = max(1, min(fitting, 2 * self.size, _LARGEST))
-
-    def _longest(self, per_unit_s: float) -> int:
-        """The units of a longer ticket, of which there may be many at once."""
-        by_bytes = _SMALL_BYTES / max(self.unit_bytes, 1)
-        return int(min(self._long_s / per_unit_s, self._made // (_EARLY * self._workers), by_bytes))
 
 
 def shared(left: int, workers: int, usual: int) -> int:
