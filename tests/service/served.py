@@ -32,6 +32,11 @@ def stream(n: int = 120) -> ps.Pipeline[Any]:
     return ps.from_iterable(range(n)).filter(even_or_big).shuffle(window=16).map(numbered).batch(4)
 
 
+def plain(n: int = 96) -> ps.Pipeline[Any]:
+    """Without a sample that is left out: positions are dealt to servers."""
+    return ps.from_sequence(range(n)).shuffle().map(lambda i: {"i": i}).batch(4)
+
+
 def megabytes(n: int) -> ps.Pipeline[Any]:
     """Batches of 1 MB."""
     return ps.from_sequence(range(n)).map(lambda i: np.full(1 << 20, i & 255, np.uint8))

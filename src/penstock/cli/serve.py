@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=MODES, default="split", help="who gets which batches (split)")
     parser.add_argument("--credit", type=int, default=10, help="batches that a client may have ahead (10)")
     parser.add_argument("--seed", type=int, default=0, help="decides all random choices (0)")
-    parser.add_argument("--ledger", metavar="FILE", help="mode split: keep who was handed what, for a restart")
+    parser.add_argument(
+        "--ledger", metavar="FILE", help="mode split: keep who was handed what, for a restart; servers may share it"
+    )
     parser.add_argument("--key-file", metavar="FILE", help="the server's key, made by penstock keygen")
     parser.add_argument(
         "--allow", action="append", default=[], metavar="CLIENT.pub", help="a client that may connect; repeat it"

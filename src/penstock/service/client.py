@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections import deque
+from array import array
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from penstock.service.lane import Arrived, Lane, Plan
 from penstock.service.line import Line
 from penstock.service.protocol import Welcome
 from penstock.service.sockets import check_address
-from penstock.service.split_lane import SplitLane, be_split
+from penstock.service.split_lane import be_split, ready_lanes
 from penstock.sources.source import Opening, StreamSource
 
 __all__ = ["ConnectSource", "connect"]
@@ -92,6 +93,8 @@ class Subscription:
         self._mode = self._ledger = ""
         #: by position: where a lane's part of the served pipeline stood before it
         self._stood: deque[tuple[int, int, int, bytes]] = deque(maxlen=_REMEMBERED)
+        #: in mode "split": which lane each record of this pass came from
+        self._sent_by = array("H")
         self._waited_s = 0.0
         now = monotonic()
         count = len(source.addresses)
@@ -111,7 +114,7 @@ class Subscription:
         self._agree(welcome)
         servers = len(self._lanes)
         if welcome.mode == "split":
-            return self._split_plan(number, welcome)
+            return self._split_plan(number)
         first = self._first()
         step = math.lcm(self._world, servers)
         numbers = range(first, first + step, self._world)
@@ -125,22 +128,17 @@ class Subscription:
             self._stood.append((self._position, number, *resume))
         return Plan(self._epoch, found, step, servers, resume)
 
-    def _split_plan(self, number: int, welcome: Welcome) -> Plan:
-        """The server chooses; what clients were handed before is for it to know."""
-        if len(self._lanes) > 1:
-            raise ServiceError(
-                f"mode split works with one server, and connect() has {len(self._lanes)} addresses: each server "
-                "has a ledger of its own, so two of them could hand out the same batch; connect to one of them, or "
-                "serve with mode='shard'"
-            )
-        be_split(self._lanes[number])
+    def _split_plan(self, number: int) -> Plan:
+        """The server chooses among its part; what clients were handed before is for the ledger to know."""
+        servers = len(self._lanes)
+        be_split(self._lanes[number], self._lanes)
         if not self._mark:
-            return Plan(self._epoch)
+            return Plan(self._epoch, number, servers, servers)
         wanted = {name: self._mark[name] for name in ("ledger", "generation", "clients")}
-        return Plan(self._epoch, resume=(0, json.dumps(wanted, sort_keys=True).encode()))
+        return Plan(self._epoch, number, servers, servers, (0, json.dumps(wanted, sort_keys=True).encode()))
 
     def _agree(self, welcome: Welcome) -> None:
-        """All servers have the same mode and pipeline."""
+        """All servers have the same mode, pipeline and ledger."""
         if not self._mode:
             self._mode, self._ledger = welcome.mode, welcome.ledger
             if welcome.mode == "each":
@@ -151,6 +149,12 @@ class Subscription:
             raise ServiceError(
                 f"the servers do not serve the same: modes {self._mode} and {welcome.mode}, pipelines "
                 f"{' and '.join(sorted(others))}; serve one pipeline with one seed and mode on all of them"
+            )
+        if self._ledger != welcome.ledger:
+            raise ServiceError(
+                "mode split over several servers needs one ledger, and two of the servers have different ones, or "
+                "keep theirs in memory: both could hand out the same batch; start all of them with ledger= and the "
+                "same file, connect to one of them, or serve with mode='shard'"
             )
 
     def _set_base(self) -> None:
@@ -220,7 +224,14 @@ class Subscription:
         failed = next((lane for lane in self._lanes if lane.error is not None), None)
         if failed is not None or not self._mode:
             return failed
-        return self._lanes[self._first() % len(self._lanes) if self._mode != "split" else 0]
+        return self._split_turn() if self._mode == "split" else self._lanes[self._first() % len(self._lanes)]
+
+    def _split_turn(self) -> Lane | None:
+        """The lanes by turns, as far as they have batches; any of them once nothing more will come."""
+        last = self._sent_by[-1] + 1 if self._sent_by else 0
+        lanes = [*self._lanes[last:], *self._lanes[:last]]
+        found = next((lane for lane in lanes if lane.available), None)
+        return found or (lanes[0] if all(lane.over for lane in lanes) else None)
 
     def _taken(self, lane: Lane, arrived: Arrived, waited_s: float) -> Arrived:
         if self._mode != "split" and arrived.number != self._first():
@@ -232,7 +243,10 @@ class Subscription:
         if arrived.state:
             servers = len(self._lanes)
             self._stood.append((self._position, arrived.number % servers, arrived.number + servers, arrived.state))
-        self._line.give_credit(self._lanes.index(lane))
+        number = self._lanes.index(lane)
+        if self._mode == "split":
+            self._sent_by.append(number)
+        self._line.give_credit(number)
         return arrived
 
     # ------------------------------------------------------------------ where it stands, and the end
@@ -253,12 +267,13 @@ class Subscription:
         }  # fmt: skip
 
     def _split_mark(self, position: int) -> Any:
-        """How many batches this client was handed, of which ledger."""
-        (lane,) = self._lanes
-        assert isinstance(lane, SplitLane)
+        """How many batches each lane of this client was handed, of which ledger."""
+        count = position - self._start
+        counts = Counter({0: count}) if len(self._lanes) == 1 else Counter(self._sent_by[:count])
         return {
-            "mode": "split", "pipeline": lane.fingerprint, "ledger": self._ledger, "generation": lane.generation,
-            "clients": {lane.token.hex(): position - self._start},
+            "mode": "split", "pipeline": self._lanes[0].fingerprint, "ledger": self._ledger,
+            "generation": max((lane.generation for lane in ready_lanes(self._lanes)), default=0),
+            "clients": {lane.token.hex(): counts[number] for number, lane in enumerate(self._lanes)},
         }  # fmt: skip
 
     def stop(self) -> None:

@@ -182,7 +182,12 @@ class Lane:
                 self.total = 0
                 return []
             self.plan, self.next, self.resume = plan, plan.first, plan.resume
-        return [self.hello(self.plan)]
+        return [self.hello(self.plan)] if self.may_begin else []
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether to say hello; if not, the lane asks again a little later."""
+        return True
 
     def hello(self, plan: Plan) -> Hello:
         """What to send, and from where on."""

@@ -1,29 +1,33 @@
-"""Who was handed which batch, in mode "split": in memory, and in a file that survives a killed server.
+"""Who was handed which batch, in mode "split": in memory, or in a file that survives a killed server.
 
 A batch is *handed* once its client has acknowledged it and the entry is written; only then does the client's loop
-get it. The file has one line per entry and is only ever appended to. A last line that is not whole was never
-answered, and is cut off. It survives a killed process; `fsync` is not called, so a machine that loses
-power may forget the last entries.
+get it. Several servers may have one file. Whoever writes an entry holds the file and has read all others, so that:
+
+* A batch that is handed is handed to nobody else, whichever server has sent it.
+* A client is handed batches by one server at a time. It enters with its *turn*, and what it acknowledged in an
+  earlier turn, at this server or another, is not entered any more.
 
 A *generation* begins when clients go on from their states: entries after these states are taken back, in this epoch
-and in all later ones. Positions of earlier generations stay.
+and in all later ones, and all clients have to enter anew. Positions of earlier generations stay.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
 import os
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from penstock.errors import ServiceError
+from penstock.service.journal import Journal
 
-__all__ = ["Entries", "Ledger", "Refusal"]
+__all__ = ["Entries", "Ledger", "Part", "Refusal"]
 
 _VERSION = 1
+
+#: the batches whose number is the first modulo the second
+Part = tuple[int, int]
 
 
 class Refusal(ServiceError):
@@ -39,11 +43,27 @@ class Entries:
         self.above: set[int] = set()
         #: (generation, client) -> the batches that it was handed, in order
         self.clients: dict[tuple[int, str], array[int]] = {}
-        #: where the pipeline can go on, and before which batch that is: at `low` or earlier
-        self.state: tuple[int, bytes] = (0, b"")
+        #: where the pipeline of a part can go on, and before which of the part's batches: all before it were handed
+        self.states: dict[Part, tuple[int, bytes]] = {}
+        self._lows: dict[Part, int] = {}
 
     def __contains__(self, number: int) -> bool:
         return number < self.low or number in self.above
+
+    def low_of(self, part: Part) -> int:
+        """So many batches of a part were handed without a gap, from its first one on.
+
+        >>> entries = Entries()
+        >>> entries.add(0, "somebody", [0, 1, 3, 4])
+        >>> entries.low_of((0, 2)), entries.low_of((1, 2))
+        (1, 2)
+        """
+        residue, servers = part
+        low = self._lows.get(part, 0)
+        while low * servers + residue in self:
+            low = max(low + 1, (self.low - residue) // servers)
+        self._lows[part] = low
+        return low
 
     def add(self, generation: int, client: str, numbers: Iterable[int]) -> None:
         found = self.clients.setdefault((generation, client), array("q"))
@@ -66,8 +86,8 @@ class Entries:
         while self.low in self.above:
             self.above.remove(self.low)
             self.low += 1
-        if self.state[0] > self.low:
-            self.state = (0, b"")
+        self._lows.clear()
+        self.states = {part: state for part, state in self.states.items() if state[0] <= self.low_of(part)}
 
     @property
     def count(self) -> int:
@@ -83,24 +103,49 @@ class Ledger:
         #: what the current generation went on from
         self.origin = ""
         self.epochs: dict[int, Entries] = {}
-        self._file = -1
+        #: client -> the turn with which it has entered
+        self.turns: dict[str, int] = {}
+        #: others have written something that ends sessions of this server
+        self._moved = False
+        self._fingerprint = fingerprint
+        self._journal: Journal | None = None
+        #: inside, nobody else writes, and all that was written is known
+        self._held: AbstractContextManager[None] = nullcontext()
         if path is not None:
-            self._open(os.fspath(path), fingerprint)
+            self._open(os.fspath(path))
 
     def entries(self, epoch: int) -> Entries:
         return self.epochs.setdefault(epoch, Entries())
 
-    def hand(self, epoch: int, client: str, numbers: Sequence[int]) -> None:
-        """These batches are handed to a client, from here on."""
-        self._write("h", epoch, client, list(numbers))
-        self.entries(epoch).add(self.generation, client, numbers)
+    def enter(self, client: str, turn: int) -> bool:
+        """From here on this client is handed batches of this turn only; False if it has entered with a later."""
+        with self._held:
+            if self.turns.get(client, 0) > turn:
+                return False
+            self._write("t", client, turn)
+            self.turns[client] = turn
+        return True
 
-    def stand(self, epoch: int, at: int, state: bytes) -> None:
-        """The pipeline can go on before batch `at`, and all before it were handed."""
-        entries = self.entries(epoch)
-        if entries.state[0] < at <= entries.low:
-            self._write("s", epoch, at, state.decode())
-            entries.state = (at, state)
+    def hand(self, epoch: int, client: str, numbers: Sequence[int], turn: int = 0) -> bool:
+        """These batches are handed to a client, from here on.
+
+        False, and nothing is entered, if one of them is handed already or the client has entered with another turn.
+        """
+        with self._held:
+            entries = self.entries(epoch)
+            if self.turns.get(client, 0) != turn or any(map(entries.__contains__, numbers)):
+                return False
+            self._write("h", epoch, client, list(numbers))
+            entries.add(self.generation, client, numbers)
+        return True
+
+    def stand(self, epoch: int, at: int, state: bytes, part: Part = (0, 1)) -> None:
+        """The pipeline of a part can go on before its batch `at`, and all before it were handed."""
+        with self._held:
+            entries = self.entries(epoch)
+            if entries.states.get(part, (0, b""))[0] < at <= entries.low_of(part):
+                self._write(*(("s",) if part == (0, 1) else ("p", *part)), epoch, at, state.decode())
+                entries.states[part] = (at, state)
 
     def has(self, epoch: int, client: str, numbers: Iterable[int]) -> list[int]:
         """Those of the numbers that this client was handed, in the order in which it was."""
@@ -110,20 +155,24 @@ class Ledger:
 
     def roll_back(self, epoch: int, generation: int, kept: Mapping[str, int], origin: str) -> None:
         """Go on from where all clients stood; `Refusal` if it is not all of them, or they never stood there."""
-        entries = self.entries(epoch)
-        known = {client: len(found) for (number, client), found in entries.clients.items() if number == generation}
-        missing = [client for client, count in known.items() if count and client not in kept]
-        if missing:
-            raise Refusal(
-                f"the states of all clients are needed to go on: {len(missing)} of {len(known)} clients that were "
-                "handed batches are missing; give load_state_dict() the list of all states"
-            )
-        if any(count > known.get(client, 0) for client, count in kept.items()) or generation > self.generation:
-            raise Refusal(
-                "a state has more batches than the ledger; it is of another ledger, or the file is an older copy"
-            )
-        self._write("r", epoch, generation, dict(kept), origin)
-        self._cut(epoch, generation, kept, origin)
+        with self._held:
+            entries = self.entries(epoch)
+            known = {
+                client: len(found) for (number, client), found in entries.clients.items() if number == generation
+            }
+            missing = [client for client, count in known.items() if count and client not in kept]
+            if missing:
+                raise Refusal(
+                    f"the states of all clients are needed to go on: {len(missing)} of {len(known)} clients that "
+                    "were handed batches are missing; give load_state_dict() the list of all states"
+                )
+            if any(count > known.get(client, 0) for client, count in kept.items()) or generation > self.generation:
+                raise Refusal(
+                    "a state has more batches than the ledger; it is of another ledger, or the file is an older "
+                    "copy"
+                )
+            self._write("r", epoch, generation, dict(kept), origin)
+            self._cut(epoch, generation, kept, origin)
 
     def _cut(self, epoch: int, generation: int, kept: Mapping[str, int], origin: str) -> None:
         self.entries(epoch).cut(generation, kept)
@@ -131,66 +180,60 @@ class Ledger:
             del self.epochs[later]
         self.generation += 1
         self.origin = origin
+        self.turns.clear()
 
     # ------------------------------------------------------------------ the file
 
-    def _open(self, path: str, fingerprint: str) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    def catch_up(self) -> bool:
+        """Take in what others have written; whether, since the last call, clients entered there or went back."""
+        if self._journal is not None and self._journal.grown:
+            with self._held:
+                pass
+        moved, self._moved = self._moved, False
+        return moved
+
+    def _open(self, path: str) -> None:
+        self._held = self._journal = Journal(path, self._take_in)
         try:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ServiceError(f"the ledger {path} is in use by another server") from None
-            whole = self._read(path, fingerprint)
-            os.ftruncate(self._file, whole)
-            if not whole:
-                self._write("penstock ledger", _VERSION, self.id, fingerprint)
+            self._journal.await_free()
+            with self._held:
+                if self._journal.empty:
+                    self._write("penstock ledger", _VERSION, self.id, self._fingerprint)
         except BaseException:
             self.close()
             raise
 
-    def _read(self, path: str, fingerprint: str) -> int:
-        """Take in what was written; how many bytes of it are whole lines."""
-        whole = 0
-        with open(path, "rb") as file:
-            for number, line in enumerate(file):
-                if not line.endswith(b"\n"):
-                    break
-                try:
-                    self._take_in(number, json.loads(line), path, fingerprint)
-                except (ValueError, TypeError, KeyError, IndexError, AttributeError) as exc:
-                    raise ServiceError(f"{path} is no ledger, or damaged in line {number + 1}: {exc}") from None
-                whole += len(line)
-        return whole
-
-    def _take_in(self, number: int, line: Any, path: str, fingerprint: str) -> None:
+    def _take_in(self, number: int, line: Any) -> None:
         kind, *rest = line
         if number == 0:
             if kind != "penstock ledger" or rest[0] != _VERSION:
                 raise ValueError("it does not begin as one")
-            if rest[2] != fingerprint:
+            if rest[2] != self._fingerprint:
+                assert self._journal is not None
                 raise ServiceError(
-                    f"the ledger {path} is of pipeline {rest[2]}, and this is pipeline {fingerprint}; serve the "
-                    "same pipeline with the same seed, or begin a new ledger"
+                    f"the ledger {self._journal.path} is of pipeline {rest[2]}, and this is pipeline "
+                    f"{self._fingerprint}; serve the same pipeline with the same seed, or begin a new ledger"
                 )
             self.id = str(rest[1])
         elif kind == "h":
             self.entries(rest[0]).add(self.generation, rest[1], rest[2])
+        elif kind == "t":
+            self.turns[rest[0]] = rest[1]
+            self._moved = True
         elif kind == "s":
-            self.entries(rest[0]).state = (rest[1], rest[2].encode())
+            self.entries(rest[0]).states[0, 1] = (rest[1], rest[2].encode())
+        elif kind == "p":
+            self.entries(rest[2]).states[rest[0], rest[1]] = (rest[3], rest[4].encode())
         elif kind == "r":
             self._cut(*rest)
+            self._moved = True
         else:
             raise ValueError(f"no entry is called {kind!r}")
 
     def _write(self, *line: Any) -> None:
-        if self._file >= 0:
-            data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-            while data:
-                data = data[os.write(self._file, data) :]
+        if self._journal is not None:
+            self._journal.append(line)
 
     def close(self) -> None:
-        if self._file >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._file)
-            self._file = -1
+        if self._journal is not None:
+            self._journal.close()

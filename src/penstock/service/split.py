@@ -3,6 +3,10 @@
 A batch that was sent is *leased* to its client. Once acknowledged it is *handed*: it is entered in the ledger, and
 then the client is told so. What a client had not acknowledged when it left or fell silent goes to others. A client
 that comes back claims what it still has, and is told which of that it was handed.
+
+With S servers a client reads part i of the batches, those whose number is i modulo S, from server i, and from
+another server if that one is gone. So two servers may send batches of one part. Their common ledger decides: the
+client that acknowledges second is told that its session is gone, drops the batch and says hello again.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import hashlib
 import heapq
 import json
 from collections.abc import Callable, Mapping
+from itertools import islice
 from time import monotonic
 from typing import Any
 
@@ -18,8 +23,8 @@ from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.service.broker import Broker, Send
 from penstock.service.flows import Flows
-from penstock.service.ledger import Ledger, Refusal
-from penstock.service.protocol import Ask, Hello, Ready, Welcome
+from penstock.service.ledger import Ledger, Part, Refusal
+from penstock.service.protocol import Ask, Hello, Ready, Refused, Welcome
 from penstock.service.run import Item, Run
 from penstock.service.session import Session
 
@@ -32,16 +37,23 @@ _FORGET_S = 300.0
 
 
 class _Board:
-    """The batches of one epoch that are under way."""
+    """The batches of one part of an epoch that are under way. Numbers are those of the run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, generation: int) -> None:
         self.run = run
+        #: of the ledger: a board of an earlier one has dealt what was taken back
+        self.generation = generation
         #: batches that came back, the lowest first
         self.returned: list[int] = []
         #: the next batch of the run to look at
         self.fresh = run.first
         #: states of the pipeline that wait until all before them is handed
         self.states: list[tuple[int, bytes]] = []
+
+    def overall(self, number: int) -> int:
+        """The number among the batches of all servers."""
+        residue, servers = self.run.part
+        return number * servers + residue
 
     @property
     def at_end(self) -> bool:
@@ -54,8 +66,9 @@ class SplitBroker(Broker):
 
     def __init__(self, flows: Flows, ledger: Ledger, credit: int, send: Send, wake: Callable[[], None]) -> None:
         super().__init__(flows, "split", credit, send, wake)
+        self.counts["taken"] = 0
         self.ledger = ledger
-        self._boards: dict[int, _Board] = {}
+        self._boards: dict[tuple[int, Part], _Board] = {}
         #: clients that want to go on from states, and when they first said so
         self._asked: dict[bytes, float] = {}
 
@@ -67,13 +80,17 @@ class SplitBroker(Broker):
     def open(self, session: Session, before: Session | None, hello: Hello) -> None:
         if before is not None:
             self._give_back(before)
-        if hello.first or hello.step != 1 or hello.servers != 1:
-            self._turn_away(session, hello, "numbers", "in mode split one server chooses the batches")
+        if hello.first >= hello.servers or hello.step != hello.servers:
+            self._turn_away(session, hello, "numbers", "in mode split the server chooses the batches")
             return
+        self._catch_up()
         if hello.state and before is None and not self._resumed(session, hello):
             return
+        if not self.ledger.enter(session.token.hex(), session.turn):
+            self._turn_away(session, hello, "unknown", "this session has gone on at another server")
+            return
         kept = self.ledger.has(hello.epoch, session.token.hex(), hello.claims)
-        session.run = self._board(session.epoch).run
+        session.run = self._board(session).run
         self.say(session.identity, Ready(session.token, session.turn, tuple(kept), self.ledger.generation))
 
     def _turn_away(self, session: Session, hello: Hello, code: str, text: str) -> None:
@@ -111,7 +128,6 @@ class SplitBroker(Broker):
             for one in others:
                 self.leave(one)
         try:
-            self._boards.clear()
             self.ledger.roll_back(hello.epoch, generation, kept, origin)
         except Refusal as exc:
             self._turn_away(session, hello, "state", str(exc))
@@ -122,28 +138,39 @@ class SplitBroker(Broker):
     def leave(self, session: Session) -> None:
         self._give_back(session)
         super().leave(session)
-        self._deal(session.epoch)
+        self.pump(session)
 
     def _give_back(self, session: Session) -> None:
         """What was leased to a session goes to others."""
-        board = self._boards.get(session.epoch)
-        if board is not None:
+        board = self._boards.get((session.epoch, session.part))
+        if board is not None and board.run is session.run:
             for number in session.leased:
                 heapq.heappush(board.returned, number)
         session.leased.clear()
 
     def sweep(self) -> None:
         super().sweep()
-        for epoch, board in list(self._boards.items()):
+        for key, board in list(self._boards.items()):
             if board.run not in self.runs:
-                del self._boards[epoch]
+                del self._boards[key]
 
-    def _board(self, epoch: int) -> _Board:
-        board = self._boards.get(epoch)
-        if board is None:
+    def _board(self, session: Session) -> _Board:
+        key = epoch, part = session.epoch, session.part
+        board = self._boards.get(key)
+        if board is None or board.generation != self.ledger.generation:
             entries = self.ledger.entries(epoch)
-            board = self._boards[epoch] = _Board(self.start(epoch, (0, 1), entries.low, entries.state))
+            run = self.start(epoch, part, entries.low_of(part), entries.states.get(part, (0, b"")))
+            board = self._boards[key] = _Board(run, self.ledger.generation)
         return board
+
+    # ------------------------------------------------------------------ other servers
+
+    def _catch_up(self) -> None:
+        """Take in what other servers have entered. Sessions that have gone on there, or that it took back, end."""
+        if self.ledger.catch_up():
+            for session in list(self.sessions.values()):
+                if session.run is not None and self.ledger.turns.get(session.token.hex()) != session.turn:
+                    self.leave(session)
 
     # ------------------------------------------------------------------ batches
 
@@ -152,33 +179,42 @@ class SplitBroker(Broker):
         count = session.acknowledged - recorded
         if count <= 0:
             return
-        numbers = [session.leased.popleft() for _ in range(count)]
-        self.ledger.hand(session.epoch, session.token.hex(), numbers)
-        board = self._boards[session.epoch]
+        board = self._boards.get((session.epoch, session.part))
+        numbers = list(islice(session.leased, count))
+        if board is None or board.run is not session.run or not self._hand(session, board, numbers):
+            self.counts["taken"] += 1
+            said = "another server has handed out these batches, or has this session; say hello again"
+            self.say(session.identity, Refused(session.token, session.turn, "unknown", said))
+            self.leave(session)
+            return
         for number in numbers:
+            session.leased.popleft()
             board.run.drop(number)
-        low = self.ledger.entries(session.epoch).low
+        low = self.ledger.entries(session.epoch).low_of(session.part)
         passed = [one for one in board.states if one[0] <= low]
         if passed:
-            self.ledger.stand(session.epoch, *passed[-1])
+            self.ledger.stand(session.epoch, *passed[-1], session.part)
             board.states = [one for one in board.states if one[0] > low]
 
+    def _hand(self, session: Session, board: _Board, numbers: list[int]) -> bool:
+        overall = [board.overall(number) for number in numbers]
+        return self.ledger.hand(session.epoch, session.token.hex(), overall, session.turn)
+
     def pump(self, session: Session) -> None:
-        self._deal(session.epoch)
+        board = self._boards.get((session.epoch, session.part))
+        if board is not None:
+            self._deal(board)
 
     def made(self) -> None:
-        for epoch in list(self._boards):
-            self._deal(epoch)
+        for board in list(self._boards.values()):
+            self._deal(board)
 
-    def _deal(self, epoch: int) -> None:
+    def _deal(self, board: _Board) -> None:
         """Give what is there to those who have credit, the one with the least first."""
-        board = self._boards.get(epoch)
-        if board is None:
-            return
         readers = [one for one in self.sessions.values() if one.run is board.run and not one.over]
         hungry = [one for one in readers if one.has_credit]
         while hungry:
-            item = self._next(board, epoch)
+            item = self._next(board)
             if item is None:
                 break
             session = min(hungry, key=lambda one: (len(one.leased), not one.needy))
@@ -193,7 +229,7 @@ class SplitBroker(Broker):
         elif hungry:
             board.run.allow(board.fresh + sum(one.batches - one.sent for one in hungry))
         total = board.run.total
-        if total is not None and self.ledger.entries(epoch).count >= total:
+        if total is not None and self.ledger.entries(board.run.epoch).low_of(board.run.part) >= total:
             for session in readers:
                 self.finish(session, total)
 
@@ -208,12 +244,14 @@ class SplitBroker(Broker):
             if rich:
                 self.leave(max(rich, key=lambda one: len(one.leased)))
 
-    def _next(self, board: _Board, epoch: int) -> Item | None:
+    def _next(self, board: _Board) -> Item | None:
+        entries = self.ledger.entries(board.run.epoch)
         while board.returned:
             item = board.run.item(heapq.heappop(board.returned))
-            if item is not None:
+            if item is not None and board.overall(item.number) not in entries:
                 return item
-        entries = self.ledger.entries(epoch)
+            if item is not None:
+                board.run.drop(item.number)
         while True:
             made = board.run.made
             item = board.run.item(board.fresh)
@@ -224,13 +262,15 @@ class SplitBroker(Broker):
                 continue
             if item.state:
                 board.states.append((item.number + 1, item.state))
-            if item.number in entries:
+            if board.overall(item.number) in entries:
                 board.run.drop(item.number)
                 continue
             return item
 
     def tick(self) -> None:
         super().tick()
+        self._catch_up()
+        self.made()
         limit = monotonic() - _FORGET_S
         self._asked = {token: asked for token, asked in self._asked.items() if asked > limit}
 

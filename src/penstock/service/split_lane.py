@@ -3,6 +3,9 @@
 The loop gets a batch only after the server has confirmed that it is entered in the ledger. Two batches are
 acknowledged ahead of the loop, so that the confirmation is usually there when the loop asks; no more, because what
 was handed to a client that dies is gone with it.
+
+With several servers a client has a lane for each. Lanes go on from a saved state one after the other: the first one
+asks for the ledger to be rolled back, and the others say hello when it was.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from penstock.errors import ServiceError
 from penstock.service.lane import Arrived, Lane, Plan
 from penstock.service.protocol import Batch, Beat, End, FromClient, Hello, Ready, Welcome
 
-__all__ = ["AHEAD", "be_split"]
+__all__ = ["AHEAD", "SplitLane", "be_split", "ready_lanes"]
 
 #: batches that are confirmed and wait for the loop
 AHEAD = 2
@@ -31,6 +34,8 @@ class SplitLane(Lane):
     generation: int
     was_ready: bool
     ledger: str
+    #: all lanes of this client
+    lanes: Sequence[Lane]
 
     @property
     def available(self) -> int:
@@ -53,8 +58,15 @@ class SplitLane(Lane):
     def hello(self, plan: Plan) -> Hello:
         claims = tuple(one.number for one in self.unconfirmed)
         # Only the first time: afterwards the server knows this client, or its ledger does.
-        state = b"" if self.was_ready else self.resume[1]
-        return Hello(self.token, self.turn, plan.epoch, fingerprint=self.fingerprint, state=state, claims=claims)
+        state = b"" if self.was_ready or self is not self.lanes[0] else self.resume[1]
+        return Hello(
+            self.token, self.turn, plan.epoch, plan.first, plan.step, plan.servers, self.fingerprint,
+            state=state, claims=claims,
+        )  # fmt: skip
+
+    @property
+    def may_begin(self) -> bool:
+        return not self.resume[1] or self is self.lanes[0] or bool(ready_lanes(self.lanes[:1]))
 
     @property
     def unconfirmed(self) -> list[Arrived]:
@@ -66,6 +78,13 @@ class SplitLane(Lane):
         self.inbox = deque(sure)
         self.inbox_bytes = sum(one.nbytes for one in sure)
         self.confirmed = len(sure)
+        if any(one.generation != ready.generation for one in ready_lanes(self.lanes)):
+            self.error = ServiceError(
+                "other clients have gone back to a saved state, and batches that this client was handed are handed "
+                "out again; end all clients before some go back, and give all of them the states and the same list "
+                "of addresses"
+            )
+            return []
         self.generation = ready.generation
         self.was_ready = True
         return super()._is_ready(ready, now)
@@ -113,7 +132,12 @@ class SplitLane(Lane):
         return []
 
 
-def be_split(lane: Lane) -> None:
+def ready_lanes(lanes: Sequence[Lane]) -> list[SplitLane]:
+    """Those that a server was ready for at least once: they know the generation of the ledger."""
+    return [lane for lane in lanes if isinstance(lane, SplitLane) and lane.was_ready]
+
+
+def be_split(lane: Lane, lanes: Sequence[Lane] = ()) -> None:
     """The server turned out to be in mode "split": from here on the lane is one of those.
 
     The mode is known only once the server has answered, and whoever reads has the lane already.
@@ -123,3 +147,4 @@ def be_split(lane: Lane) -> None:
     lane.confirmed = lane._acked = lane._known = lane.generation = 0
     lane.was_ready = False
     lane.ledger = "" if lane.welcome is None else lane.welcome.ledger
+    lane.lanes = lanes or (lane,)
