@@ -11,6 +11,8 @@ from tests.cases import for_each
 
 import penstock as ps
 from penstock.core.tuning import Seen, Tuner
+from penstock.stats.calls import Timing
+from penstock.stats.counters import StageCounters
 
 CPUS = 4.0
 
@@ -51,13 +53,15 @@ class Simulated:
             # Whoever waits for a CPU or for the lock is busy all the same.
             crowded = workers[number] if taken >= min(self.locked, 1e9) else taken * (wait + compute)
             self.busy_s[number] += min(crowded, workers[number]) * seconds
-        on_cpu = tuple(c > w for w, c in zip(self.waits_s, self.computes_s, strict=True))
-        return Seen(self.now, self.made, tuple(self.busy_s), on_cpu, self.cpu_s, self.wait_s)
+        computing = tuple(c / (w + c or 1.0) for w, c in zip(self.waits_s, self.computes_s, strict=True))
+        return Seen(self.now, self.made, tuple(self.busy_s), computing, self.cpu_s, self.wait_s)
 
 
-def tuned(simulated: Simulated, seconds: float, tuner: Tuner | None = None) -> tuple[Tuner, list[list[int]]]:
+def tuned(
+    simulated: Simulated | Crowded, seconds: float, tuner: Tuner | None = None
+) -> tuple[Tuner, list[list[int]]]:
     """The tuner after so many simulated seconds, and every number of workers that it has chosen."""
-    tuner = tuner or Tuner([256] * len(simulated.waits_s), simulated.cpus)
+    tuner = tuner or Tuner([256] * len(simulated.busy_s), CPUS)
     chosen = [list(tuner.workers)]
     end = simulated.now + seconds
     while simulated.now < end:
@@ -147,8 +151,102 @@ def test_a_pause_of_the_training_loop_says_nothing():
     tuner = Tuner([256], CPUS)
     tuner.look(pipeline.pass_time(tuner.workers, 0.1))
 
-    assert not tuner.look(Seen(60.0, 11, (0.2,), (False,), 0.0, 0.2))
+    assert not tuner.look(Seen(60.0, 11, (0.2,), (0.0,), 0.0, 0.2))
     assert tuner.workers == [1]
+
+
+# ---------------------------------------------------------------------- on a busy machine
+
+
+@dataclass
+class Crowded:
+    """Stages that compute beside other programs: a fair scheduler gives all threads that want a CPU the same."""
+
+    computes_s: list[float]
+    neighbours: int
+    cores: float = 2.0
+    #: seconds until a ticket has been timed, so that waits for a CPU are told from sleep
+    untimed_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.now = self.made = self.cpu_s = self.wait_s = 0.0
+        self.busy_s = [0.0] * len(self.computes_s)
+
+    def pass_time(self, workers: list[int], seconds: float) -> Seen:
+        # All workers of the slowest stage want a CPU all the time, and others as far as they are needed.
+        slowest = max(c / w for c, w in zip(self.computes_s, workers, strict=True))
+        busy = [c / slowest for c in self.computes_s]
+        speed = min(1.0, self.cores / (sum(busy) + self.neighbours))
+        self.now += seconds
+        self.made += speed / slowest * seconds
+        self.wait_s += 0.9 * seconds
+        self.cpu_s += speed * sum(busy) * seconds
+        self.busy_s = [before + one * seconds for before, one in zip(self.busy_s, busy, strict=True)]
+        computing = (speed if self.now < self.untimed_s else 1.0,) * len(busy)
+        return Seen(self.now, self.made, tuple(self.busy_s), computing, self.cpu_s, self.wait_s)
+
+
+@for_each("untimed_s", [0.0, 0.4])
+@for_each("neighbours", [0, 1, 2, 3, 6])
+def test_a_stage_that_waits_for_a_cpu_gets_no_more_workers_than_there_are_cpus(neighbours, untimed_s):
+    pipeline = Crowded([0.01], neighbours, untimed_s=untimed_s)
+
+    tuner, chosen = tuned(pipeline, 10, Tuner([8], 2.0))
+
+    assert tuner.workers == [2]
+    assert untimed_s or chosen == [[1], [2]]
+
+
+@for_each("neighbours", [0, 2, 6])
+def test_stages_that_wait_for_a_cpu_share_the_budget(neighbours):
+    pipeline = Crowded([0.002, 0.016, 0.006, 0.004], neighbours)
+
+    tuner, chosen = tuned(pipeline, 10, Tuner([8] * 4, 2.0))
+
+    assert chosen == [[1, 1, 1, 1]]
+    assert ("of 2 CPUs and wait for" if neighbours else "use 1.8 of 2 CPUs") in tuner.settled
+
+
+def test_a_stage_that_sleeps_grows_beside_one_that_waits_for_a_cpu():
+    tuner = Tuner([256, 8], 4.0)
+    tuner.look(Seen(0.0, 0, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0))
+
+    assert tuner.look(Seen(0.5, 50, (0.5, 0.1), (0.05, 1.0), 0.06, 0.45))
+    assert tuner.workers == [5, 1]
+
+
+def test_cpus_that_stages_of_a_given_number_need_are_not_given_away():
+    tuner = Tuner([8], 4.0)
+    tuner.look(Seen(0.0, 0, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0))
+
+    # All three workers wait for a CPU half of their time; two are those of a stage with `workers=2`.
+    assert tuner.look(Seen(0.5, 50, (0.5, 1.0), (1.0, 1.0), 0.75, 0.45)) is False
+    assert tuner.settled == "the stages use 1.5 of 4 CPUs and wait for 1.5 more"
+
+
+def test_workers_that_were_asleep_and_now_compute_become_fewer():
+    tuner = Tuner([256], 2.0)
+    seen = Seen(0.0, 0, (0.0,), (0.0,), 0.0, 0.0)
+    tuner.look(seen)
+    tuner.look(Seen(0.5, 50, (0.5,), (0.0,), 0.0, 0.45))
+    assert tuner.workers == [5]
+
+    tuner.look(Seen(1.0, 50, (0.5,), (1.0,), 0.0, 0.45))
+    tuner.look(Seen(1.5, 250, (3.0,), (1.0,), 0.7, 0.9))
+
+    assert tuner.workers == [2]
+    assert tuner.settled == "the stages use 1.4 of 2 CPUs and wait for 3.6 more"
+
+
+@for_each("cpu_s, delay_s, computing", [(0.004, 0.006, 1.0), (0.0001, 0.006, 0.025), (0.004, 0.0, 0.4)])
+def test_whoever_waits_for_a_cpu_neither_sleeps_nor_computes(cpu_s, delay_s, computing):
+    counters = StageCounters(0.0)
+    counters.measured(0.01, cpu_s)
+    timing = Timing()
+    timing.seconds, timing.busy_s, timing.delay_s = 0.01, cpu_s + delay_s, delay_s
+    counters.timed(timing)
+
+    assert counters.computing == pytest.approx(computing)
 
 
 # ---------------------------------------------------------------------- in a loader

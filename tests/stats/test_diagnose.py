@@ -1,6 +1,7 @@
 """The verdict, from counters made up for each case."""
 
 import json
+from typing import NamedTuple
 
 import pytest
 from tests.cases import for_each
@@ -84,6 +85,69 @@ def test_threads_that_hold_the_lock_are_named_where_there_are_no_cores_for_proce
     assert "hold the interpreter lock" in found.advice
     assert "Other programs keep 1.0 of the 2 cores busy" in found.advice
     assert "on=" not in found.advice
+
+
+class Starved(NamedTuple):
+    """What was counted of a run, in seconds."""
+
+    batches: int
+    running_s: float
+    wait_s: float
+    cpu_s: float
+    lock_tries: int
+    lock_wait_s: float
+    #: at work, waiting for room, on a CPU
+    stage: tuple[float, float, float]
+    #: all of the tickets that were timed; on a CPU or waiting for one; the latter alone
+    timed: tuple[float, float, float]
+
+
+#: runs of pure Python in two threads beside two busy programs, as they were counted: the loop seems to be fed, or
+#: not, but it waits for the lock, which threads hold while they wait for a CPU
+STARVED = [
+    Starved(60, 1.519, 0.060, 0.402, 3, 0.0402, (2.742, 0.296, 0.313), (0.428, 0.328, 0.255)),
+    Starved(35, 1.623, 0.303, 0.250, 2, 0.0263, (2.833, 0.415, 0.222), (1.007, 0.855, 0.786)),
+    Starved(103, 1.608, 0.230, 0.525, 4, 0.0470, (2.828, 0.388, 0.361), (0.272, 0.224, 0.179)),
+]
+
+
+@for_each("run", STARVED)
+def test_threads_that_hold_the_lock_while_they_wait_for_a_cpu_are_named(run):
+    working_s, room_s, cpu_s = run.stage
+    timed_s, busy_s, delay_s = run.timed
+    stats = {
+        "samples": 8 * run.batches,
+        "batches": run.batches,
+        "running_s": run.running_s,
+        "wait_s": run.wait_s,
+        "open_s": run.running_s,
+        "cpu_s": run.cpu_s,
+        "lock_tries": run.lock_tries,
+        "lock_wait_s": run.lock_wait_s,
+        "machine_s": 1.7,
+        "machine_busy_s": 3.4,
+        "stage.python.working_s": working_s,
+        "stage.python.waiting_room_s": room_s,
+        "stage.python.cpu_s": cpu_s,
+        "stage.python.samples": run.batches,
+        "stage.python.workers": 2,
+        "stage.python.timed_s": timed_s,
+        "stage.python.timed_busy_s": busy_s,
+        "stage.python.timed_delay_s": delay_s,
+    }
+    found = verdict([Part("python")], stats, cores=2)
+    assert found.limiting == "python"
+    assert "hold the interpreter lock" in found.advice
+
+
+def test_a_stage_that_sleeps_does_not_hold_the_lock_however_long_it_waits_for_a_cpu():
+    stats = counters(wait=0.5, cores=0.9, lock_ms=5.0) | stage("download", 0.99, cpu=0.02) | busy_neighbours(2.0)
+    delays = {
+        "stage.download.timed_s": 1.0,
+        "stage.download.timed_busy_s": 0.75,
+        "stage.download.timed_delay_s": 0.73,
+    }
+    assert "lock" not in verdict([Part("download")], stats | delays, cores=2).advice
 
 
 def test_a_lock_that_the_loop_itself_holds_is_not_blamed_on_a_stage():
@@ -276,6 +340,18 @@ def test_cores_that_other_programs_take_are_not_promised():
 def test_sleeping_work_gains_on_a_busy_machine_too():
     stats = counters(cores=0.05) | stage("download", 0.99, workers=1)
     assert verdict([Part("download")], stats | busy_neighbours(2.0), cores=2).expected_gain > 1.8
+
+
+def test_work_that_sleeps_and_waits_for_a_cpu_when_it_wakes_does_not_compute():
+    stats = counters(cores=0.05) | stage("download", 0.99, workers=2) | busy_neighbours(2.0)
+    delays = {
+        "stage.download.timed_s": 1.0,
+        "stage.download.timed_busy_s": 0.75,
+        "stage.download.timed_delay_s": 0.74,
+    }
+    found = verdict([Part("download")], stats | delays, cores=2)
+    assert "2 → 4 workers" in found.advice
+    assert found.expected_gain > 1.8
 
 
 @for_each("workers", [1, 2, 3, 4, 7])

@@ -7,6 +7,10 @@ stage grows most, and stages that wait for others hardly at all. If the rate doe
 and a smaller one tried. The search ends when the loop does not wait, the CPU budget is used up, or no step pays. It
 keeps the fewest workers that were within 5 % of the best rate.
 
+A busy worker counts against the CPU budget with the share of its time that it would compute if a CPU were always
+free. By CPU time alone, workers that wait for a CPU on a busy machine would seem to sleep, and more would be added
+for which there are no CPUs.
+
 After that the numbers stay, unless the loop waits again and the rate has fallen for several windows in a row. Each
 new search waits twice as long for that as the one before, so the numbers do not go up and down for ever.
 """
@@ -15,7 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
+
+from penstock.stats.counters import StageCounters
 
 __all__ = ["Seen", "Tuner", "Tuning"]
 
@@ -39,6 +46,9 @@ _WINDOWS_AGAIN = 8
 #: workers that stay when the loop does not wait, for each that was busy on average
 _SPARE = 1.5
 
+#: a share of the CPUs they need for which the stages wait, from which on that is worth a word
+_DELAYED = 0.1
+
 #: why the search has ended
 _IDLE = "the training loop does not wait"
 _NO_FASTER = "more workers made it no faster"
@@ -52,9 +62,10 @@ class Seen(NamedTuple):
     now: float
     #: samples that the stage which makes most of them has made
     made: float
-    #: seconds that workers of each place were busy, and whether they were on a CPU for most of it
+    #: seconds that workers were busy: of each place that is tuned, then of each stage whose number is given
     busy_s: tuple[float, ...]
-    on_cpu: tuple[bool, ...]
+    #: the shares of that time that they would be on a CPU if one were always free
+    computing: tuple[float, ...]
     #: CPU seconds of all stages, and seconds that the training loop waited
     cpu_s: float
     wait_s: float
@@ -66,9 +77,9 @@ class Tuner:
     """Finds the number of workers of each place, from one look to the next.
 
     >>> tuner = Tuner([256], cpus=2)
-    >>> tuner.look(Seen(0.0, 0, (0.0,), (False,), 0.0, 0.0))
+    >>> tuner.look(Seen(0.0, 0, (0.0,), (0.0,), 0.0, 0.0))
     False
-    >>> tuner.look(Seen(0.5, 50, (0.5,), (False,), 0.0, 0.45))      # one worker, always busy; the loop waits
+    >>> tuner.look(Seen(0.5, 50, (0.5,), (0.0,), 0.0, 0.45))      # one worker, always asleep; the loop waits
     True
     >>> tuner.workers
     [5]
@@ -122,19 +133,20 @@ class Tuner:
         self._stepped = False
         self._tried.append((window.rate, list(self.workers)))
         if window.waits < _WAITS:
-            needed = [max(1, math.ceil(_SPARE * busy)) for busy in window.busy]
-            self.workers = [min(pair) for pair in zip(self.workers, needed, strict=True)]
+            needed = [max(1, math.ceil(_SPARE * place.busy)) for place in window.places]
+            self.workers = list(map(min, self.workers, needed))
             self._settle(window.rate, _IDLE)
             return
-        step = min(self._step, self._cpus / window.cpu if window.cpu > 0 else math.inf)
+        step = min(self._step, self._cpus / window.demand if window.demand > 0 else math.inf)
         if step < 1.1:
-            self._settle_on_best(f"the stages use {window.cpu:.1f} of {self._cpus:g} CPUs")
+            self._settle_on_best(_used_up(window, self._cpus))
+            self.workers = list(map(partial(_fitting, step), self.workers, window.places))
             return
-        places = zip(self.workers, self._most, window.busy, window.on_cpu, strict=True)
-        wanted = [_wanted(step, *place) for place in places]
+        wanted = list(map(partial(_wanted, step), self.workers, self._most, window.places))
         if wanted == self.workers:
             full = any(one == most for one, most in zip(self.workers, self._most, strict=True))
-            self._settle_on_best(_NO_MORE if full else _OTHERS)
+            used_up = _used_up(window, self._cpus) if step < self._step else _OTHERS
+            self._settle_on_best(_NO_MORE if full else used_up)
             return
         self._step, self._stepped = step, True
         self.workers = wanted
@@ -169,31 +181,66 @@ class Tuner:
             self._begin_search()
 
 
+class _Place(NamedTuple):
+    """How many workers of a place were busy on average, and the share of that in which they needed a CPU."""
+
+    busy: float
+    computing: float
+
+    @property
+    def computes(self) -> bool:
+        return self.computing > 0.5
+
+
 class _Window(NamedTuple):
     """What was seen between two looks, per second."""
 
     rate: float
-    busy: Sequence[float]
-    on_cpu: Sequence[bool]
+    #: those that are tuned, then the stages whose number is given
+    places: Sequence[_Place]
     cpu: float
     waits: float
+
+    @property
+    def demand(self) -> float:
+        """CPUs that the stages would use if so many were free."""
+        # Libraries may start threads in a worker, so that it uses more CPUs than one.
+        return max(self.cpu, sum(place.busy * place.computing for place in self.places))
 
 
 def _window(began: Seen, seen: Seen) -> _Window:
     passed = seen.now - began.now
+    busy = [(one - before) / passed for one, before in zip(seen.busy_s, began.busy_s, strict=True)]
     return _Window(
         (seen.made - began.made) / passed,
-        [(one - before) / passed for one, before in zip(seen.busy_s, began.busy_s, strict=True)],
-        seen.on_cpu,
+        list(map(_Place, busy, seen.computing)),
         (seen.cpu_s - began.cpu_s) / passed,
         (seen.wait_s - began.wait_s) / passed,
     )
 
 
-def _wanted(step: float, workers: int, most: int, busy: float, on_cpu: bool) -> int:
+def _wanted(step: float, workers: int, most: int, place: _Place) -> int:
     """Workers for a rate that is `step` times as high. Where they compute, not one more than fits the budget."""
-    needed = math.floor(step * busy + 0.1) if on_cpu else math.ceil(step * busy * 1.1)
+    needed = math.floor(step * place.busy + 0.1) if place.computes else math.ceil(step * place.busy * 1.1)
     return min(max(workers, needed), most)
+
+
+def _fitting(step: float, workers: int, place: _Place) -> int:
+    """Workers that a place keeps where the stages need 1 / `step` times the CPU budget; at least one."""
+    return min(workers, max(1, round(step * place.busy))) if place.computes and step < 1 else workers
+
+
+def _used_up(window: _Window, cpus: float) -> str:
+    """Why the budget allows no more workers."""
+    delayed = window.demand - window.cpu
+    waiting = f" and wait for {delayed:.1f} more" if delayed >= _DELAYED * window.demand else ""
+    return f"the stages use {window.cpu:.1f} of {cpus:g} CPUs{waiting}"
+
+
+def _computing(group: Sequence[StageCounters]) -> float:
+    """The share of the time at work of stages that share workers in which these needed a CPU."""
+    working_s = sum(one.working_s for one in group)
+    return sum(one.working_s * one.computing for one in group) / working_s if working_s > 0 else 0.0
 
 
 class Tuning:
@@ -236,18 +283,15 @@ class Tuning:
 
     def _seen(self, now: float) -> Seen:
         engine = self._engine
-        busy, on_cpu = [], []
-        for crew in self._crews:
-            counters = [lane.counters for lane in self._lanes(crew)]
-            working_s = sum(one.working_s for one in counters)
-            busy.append(working_s)
-            on_cpu.append(2 * sum(one.cpu_s for one in counters) > working_s)
-        lanes = engine.lanes.values()
+        lanes = list(engine.lanes.values())
+        groups = [self._lanes(crew) for crew in self._crews]
+        groups += [[lane] for lane in lanes if not lane.crew.auto]
+        counters = [[lane.counters for lane in group] for group in groups]
         return Seen(
             now,
             max(lane.counters.samples for lane in lanes),
-            tuple(busy),
-            tuple(on_cpu),
+            tuple(sum(one.working_s for one in group) for group in counters),
+            tuple(map(_computing, counters)),
             sum(lane.counters.cpu_s for lane in lanes),
             engine.counters.waited_s(now),
             all(crew.settled for crew in self._crews),

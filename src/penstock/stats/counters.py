@@ -32,6 +32,8 @@ SUMMED = (
 _MEASURE_S = 0.005
 #: how much less a measured ticket counts than the next one: about the last hundred decide
 _FADES = 0.99
+#: the same for tickets whose calls are timed, of which there are fewer: about the last second decides
+_TIMED_FADES = 0.9
 
 
 class StageCounters:
@@ -42,6 +44,8 @@ class StageCounters:
         "_fill_s",
         "_measured_cpu_s",
         "_measured_s",
+        "_undelayed_cpu_s",
+        "_undelayed_s",
         "blocked",
         "cpu_due",
         "cpu_s",
@@ -89,6 +93,8 @@ class StageCounters:
         #: of `timed_s`: workers were on a CPU or could have been; the latter alone
         self.timed_busy_s = 0.0
         self.timed_delay_s = 0.0
+        #: time of timed tickets without that in which no CPU was free, and CPU time, the latest ones counted most
+        self._undelayed_s = self._undelayed_cpu_s = 0.0
         self.ops: dict[int, CallTimes] = {}
         self._fill_s = 0.0
         self._fill = 0.0
@@ -109,7 +115,10 @@ class StageCounters:
         self.timed_s += timing.seconds
         self.timed_busy_s += timing.busy_s
         self.timed_bytes += timing.nbytes
-        self.timed_delay_s += min(timing.delay_s, timing.seconds)
+        delay_s = min(timing.delay_s, timing.seconds)
+        self.timed_delay_s += delay_s
+        self._undelayed_s = self._undelayed_s * _TIMED_FADES + timing.seconds - delay_s
+        self._undelayed_cpu_s = self._undelayed_cpu_s * _TIMED_FADES + max(timing.busy_s - delay_s, 0.0)
         self.time_due = self.last + EVERY_S
         for step, calls, times in timing.ops:
             self.ops.setdefault(step, CallTimes()).add(calls, times)
@@ -129,6 +138,17 @@ class StageCounters:
             self.waiting_input_s += idle * passed
         self._fill_s += passed
         self._fill += fill * passed
+
+    @property
+    def computing(self) -> float:
+        """The share of the time at work that workers would be on a CPU if one were always free; up to 1.
+
+        Time in which no CPU is free is left out, rather than counted as work: whoever sleeps waits for a CPU too,
+        each time it wakes. Where the system does not tell of such time, it is the share on a CPU.
+        """
+        measured = self._measured_cpu_s / self._measured_s if self._measured_s > 0 else 0.0
+        timed = self._undelayed_cpu_s / self._undelayed_s if self._undelayed_s > 0 else 0.0
+        return min(max(measured, timed), 1.0)
 
     @property
     def occupancy(self) -> float:

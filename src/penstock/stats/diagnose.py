@@ -26,8 +26,11 @@ _EXPLAINS = 1.3
 _NOTHING = 1.05
 #: a wait for the interpreter lock that shows that others hold it: they are asked to let go of it after 5 ms
 _CONTENDED_S = 0.001
-#: a share of all time on a CPU, and of a core, in threads of one stage, that can be what holds the lock
+#: a share of all time on a CPU, and of the run, in threads of one stage, that can be what holds the lock
 _HOLDS = 0.25
+#: a share of a core without which nobody holds the lock, however long it waits for a CPU; more than one core nobody
+#: can use with the lock in hand
+_LEAST_CORE, _ONE_CORE = 0.1, 1.05
 #: samples served again by a reservoir, on average, that are worth a word
 _REUSED = 1.1
 #: a share of the workers that is worth a word
@@ -76,8 +79,10 @@ class _Case(Figures):
         holder = self._holder() if self.allowed.gil and self._contended else None
         if holder is not None and (gain := self._gain_without_lock(holder)) >= _NOTHING:
             return self._locked(holder, gain)
+        if holder is not None and (period.wait_share < _FED or holder.cores < _ONE_CORE):
+            return self._held(holder)
         if period.wait_share < _FED:
-            return self._fed() if holder is None else self._held(holder)
+            return self._fed()
         inline = [part for part in self.parts.values() if part.kind == "inline"]
         if sum(period.stage(part.label, "working_s") for part in inline) > period.wait_s / 2:
             return self._inline(max(inline, key=lambda part: period.stage(part.label, "working_s")))
@@ -267,12 +272,14 @@ class _Case(Figures):
         threads = [row.label for row in self.rows.values() if row.on == "thread"]
         spent = {label: self.period.stage(label, "cpu_s") for label in threads}
         label = max(spent, key=spent.__getitem__, default="")
-        least_s = max(_HOLDS * self.period.of("cpu_s"), _HOLDS * self.period.running_s)
-        return self.rows[label] if label and spent[label] > least_s else None
+        if not label or self.held_s(label) <= _HOLDS * self.period.running_s:
+            return None
+        least_s = max(_HOLDS * self.period.of("cpu_s"), _LEAST_CORE * self.period.running_s)
+        return self.rows[label] if spent[label] > least_s else None
 
     def _gain_without_lock(self, row: StageDiagnosis) -> float:
         """What can be gained if the work of a stage is done in processes, which need not take turns."""
-        alone = self._processes(row) * self.period.running_s / self.period.stage(row.label, "cpu_s")
+        alone = self._processes(row) * self.period.running_s / self.held_s(row.label)
         others = (one.capacity / self.period.rate for one in self.limits if one.label != row.label)
         return max(min([alone, self.gain_of_cores, *others]), 1.0)
 

@@ -118,7 +118,19 @@ class Figures:
         working_s, timed_s = self.period.stage(label, "working_s"), self.period.stage(label, "timed_s")
         if self.period.stage(label, "cpu_s") > _ON_CPU * working_s > 0:
             return True
-        return self.period.stage(label, "timed_busy_s") > _ON_CPU * timed_s > 0
+        # Whoever sleeps waits for a CPU too, each time it wakes: such time tells nothing of what it does.
+        delay_s = self.period.stage(label, "timed_delay_s")
+        return self.period.stage(label, "timed_busy_s") - delay_s > _ON_CPU * (timed_s - delay_s) > 0
+
+    def held_s(self, label: str) -> float:
+        """Seconds in which threads of a stage can have held the interpreter lock.
+
+        A thread that waits for a CPU keeps the lock, so every second on a CPU counts with the wait for it.
+        """
+        cpu_s, busy_s = self.period.stage(label, "cpu_s"), self.period.stage(label, "timed_busy_s")
+        on_cpu_s = busy_s - self.period.stage(label, "timed_delay_s")
+        stretched_s = cpu_s * busy_s / on_cpu_s if on_cpu_s > 0 else cpu_s
+        return max(cpu_s, min(stretched_s, self.period.running_s))
 
     def _delayed(self, label: str) -> float:
         """The share of its time at work in which a stage could have run, and no CPU was free for it."""

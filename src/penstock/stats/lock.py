@@ -3,9 +3,10 @@
 A thread that waits for the lock and one that waits for a disk look the same from outside: neither is on
 a CPU. And a training loop whose step lets go of the lock waits for it inside the step, where no loader can
 see it. So now and then the reader takes a nap, which lets go of the lock, and sees how long it takes to
-get it back. Where workers hold it all the time that is milliseconds, else microseconds. A reader that has
-something to read does so only where this process keeps a CPU busy: otherwise nobody holds the lock for long. It
-tries soon after a loader has begun, so that a diagnosis of a short run knows of the lock, and then less often.
+get it back. Where workers hold it all the time that is milliseconds, else microseconds. Even then two tries in five
+find it free, since a worker has just let go of it: a few tries tell nothing. A reader that has something to read
+tries only where this process uses some CPU time: otherwise nobody holds the lock for long. It tries soon after a
+loader has begun, so that a diagnosis of a short run knows of the lock, and then less often.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ __all__ = ["LOCK_PROBE", "LockProbe"]
 _NAP_S = 0.0001
 #: how often a reader that has nothing else to do tries
 _EVERY_S = 0.2
-#: the same where there is something to read: after a loader has begun, and at the end of doubling
-_FIRST_BUSY_S, _EVERY_BUSY_S = 0.1, 1.0
-#: a share of a CPU that this process has used since the last look, from which on that may be the lock
-_WORTH_A_TRY = 0.5
+#: the same where there is something to read: after a loader has begun, then so many times as long, up to the last
+_FIRST_BUSY_S, _LONGER, _EVERY_BUSY_S = 0.05, 1.25, 1.0
+#: a share of a CPU that this process has used since the last look, from which on that may be the lock; beside busy
+#: programs, threads that hold it all the time get no more
+_WORTH_A_TRY = 0.1
 
 
 class LockProbe:
@@ -53,7 +55,7 @@ class LockProbe:
         if busy and not crowded:
             return
         if busy:
-            self._busy_s = min(2 * self._busy_s, _EVERY_BUSY_S)
+            self._busy_s = min(_LONGER * self._busy_s, _EVERY_BUSY_S)
         self._last = now
         delay_s = run_delay_s()
         began = perf_counter()
