@@ -15,8 +15,8 @@ import pytest
 
 import penstock as ps
 
-# Between the opening of a file and its block, Python leaves the file to the garbage collector, with a warning. Which
-# files a loader opens, to see what limits the machine, depends on the machine.
+# Between the opening of a file and its block, Python leaves the file to the garbage collector, with a warning.
+# Which files a loader opens, to see what limits the machine, depends on the machine.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
 _SOURCE = str(Path(ps.__file__).parent)

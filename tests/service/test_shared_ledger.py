@@ -3,7 +3,7 @@
 import json
 import random
 from collections import Counter, deque
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from tests import nursery
@@ -12,7 +12,7 @@ from tests.random_examples import seeds
 from tests.runtime.process_helpers import await_true
 from tests.service.served import HERE, SOON_S, locally, plain, seen, server_process, stream
 from tests.service.test_messages import Network
-from tests.service.test_split import CLIENT, in_threads
+from tests.service.test_split import CLIENT, in_threads, saved_and_resumed
 
 import penstock as ps
 from penstock.service import broker, line, protocol
@@ -96,25 +96,14 @@ def test_clients_that_know_different_servers_get_no_batch_twice(tmp_path):
 
 
 def test_states_of_all_clients_roll_back_the_ledger_of_all_servers(tmp_path):
-    whole = locally(plain())[0]
     path = tmp_path / "ledger"
-    found, states = [], None
-    for count in (2, 1):
+
+    @contextmanager
+    def two_servers():
         with ps.serve(plain(), HERE, ledger=path, credit=3) as one, ps.serve(plain(), HERE, ledger=path) as other:
-            addresses = [one.address, other.address]
-            loaders = [ps.connect(addresses).loader(state=states) for _ in range(count)]
-            parts = [iter(loader) for loader in loaders]
-            if count == 1:
-                found += in_threads(parts)
-            else:
-                found += seen([next(part) for _ in range(3) for part in parts])
-                states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
-                # What comes after the save is forgotten with it.
-                for part in parts:
-                    next(part)
-            for loader in loaders:
-                loader.close()
-    assert sorted(found) == sorted(whole)
+            yield [one.address, other.address]
+
+    assert sorted(saved_and_resumed((2, 1), two_servers)) == sorted(locally(plain())[0])
 
 
 def test_a_client_that_reads_on_while_others_go_back_gets_an_error(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import contextmanager
 
 import pytest
 from tests import nursery
@@ -123,25 +124,36 @@ def test_without_a_file_a_server_that_was_started_again_is_refused():
             list(batches)
 
 
-def test_states_of_all_clients_roll_the_ledger_back(tmp_path):
-    whole = locally(pipeline())[0]
-    path = tmp_path / "ledger"
+def saved_and_resumed(counts, servers):
+    """What clients get together if each time another number of them goes on with the states of all before.
+
+    They save after three batches each and read one more, which is forgotten; the last ones read to the end.
+    `servers()` starts the servers and gives their addresses.
+    """
     found, states = [], None
-    for count in (1, 3, 2):
-        with ps.serve(pipeline(), HERE, ledger=path, credit=3) as server:
-            loaders = [ps.connect(server.address).loader(state=states) for _ in range(count)]
+    for number, count in enumerate(counts, 1):
+        with servers() as addresses:
+            loaders = [ps.connect(addresses).loader(state=states) for _ in range(count)]
             parts = [iter(loader) for loader in loaders]
-            if count == 2:
+            if number == len(counts):
                 found += in_threads(parts)
             else:
                 found += seen([next(part) for _ in range(3) for part in parts])
                 states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
-                # What comes after the save is forgotten with it.
                 for part in parts:
                     next(part)
             for loader in loaders:
                 loader.close()
-    assert sorted(found) == sorted(whole)
+    return found
+
+
+def test_states_of_all_clients_roll_the_ledger_back(tmp_path):
+    @contextmanager
+    def server():
+        with ps.serve(pipeline(), HERE, ledger=tmp_path / "ledger", credit=3) as one:
+            yield one.address
+
+    assert sorted(saved_and_resumed((1, 3, 2), server)) == sorted(locally(pipeline())[0])
 
 
 def test_states_of_some_clients_are_refused(tmp_path):
