@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Setup"]
 
-#: with a bound on memory a block counts as a whole, so little of it may be left unused
-_FILLED_WHERE_BOUNDED = 0.8
+#: With a bound on memory a block counts as a whole. A large part of it may be left unused all the same: otherwise
+#: samples of many sizes would each need new memory, whose page faults cost more than room for one sample less.
+_FILLED_WHERE_BOUNDED = 0.25
 
 
 @dataclass(frozen=True, slots=True)
