@@ -27,6 +27,7 @@ __all__ = [
     "Row",
     "chosen",
     "counter",
+    "covers",
     "extended",
     "input_of",
     "joined",
@@ -263,6 +264,23 @@ def key_of(place: Place) -> Hashable:
     if kind is Row:
         return ("Row", *map(key_of, place.places))
     return (kind.__name__, key_of(place[0]), *place[1:])
+
+
+def covers(place: Place, other: Place) -> bool:
+    """Whether the sample at `other` is the one at `place`, or was made of it by ops that make several of one.
+
+    >>> covers(7, (7, 2, 0)), covers((7, 2), (7, 2, 0)), covers(Part(7, "a"), Part((7, 1), "a")), covers(8, (7, 2))
+    (True, True, True, False)
+    """
+    if key_of(place) == key_of(other):
+        return True
+    kind = type(other)
+    if kind is tuple or kind is Member:
+        return covers(place, input_of(other, 1))
+    if kind is Piece:
+        return covers(place, other.place)
+    alike = kind is type(place) and kind in (Part, Passed) and place[1:] == other[1:]
+    return alike and covers(place[0], other[0])
 
 
 def chosen(places: Sequence[Place], keep: Sequence[Any]) -> list[Place]:

@@ -13,7 +13,7 @@ from penstock.core.queue import Queue
 from penstock.core.redo import BEGINNING, Start, Want, opened_in
 from penstock.ops.joint import LOST
 from penstock.program.chunk import Chunk, Loss
-from penstock.provenance import Place, input_of, key_of, steps_from
+from penstock.provenance import Place, covers, input_of, key_of, steps_from
 from penstock.resume.cursor import Cursor, Given
 
 __all__ = ["Feeder", "Sought", "Upstream"]
@@ -133,7 +133,7 @@ class Feeder(Queue):
         for sample, place in zip(chunk.samples, chunk.places, strict=True):
             keep.append(not self._give(place, sample, None))
         losses = [loss for loss in chunk.losses if not self._give(loss.place, LOST, loss)]
-        chunk.losses = losses
+        chunk.losses = [loss for loss in losses if not (chunk.redo and self._give_cover(loss))]
         chunk.keep(keep)
         return chunk
 
@@ -150,6 +150,10 @@ class Feeder(Queue):
                 # What is lost behind all that was wanted of an input concerns nobody, unless more of that is owed.
                 return given or (loss is not None and key not in self._owed_keys)
         return False  # it comes after all that is made again, or is a loss that has passed a joint
+
+    def _give_cover(self, loss: Loss) -> bool:
+        """Give a loss that has passed a joint to those who want what would have been made of its sample."""
+        return sum(seekers.lose(loss) for seekers in self._awaited.values()) > 0
 
 
 def _unchanged(loss: Loss) -> Loss:
@@ -179,6 +183,13 @@ class Sought:
             self.losses.append(loss)
         return True
 
+    def lose(self, loss: Loss) -> bool:
+        """Take note of the loss if it covers what is wanted; True if it does."""
+        covered = not self.found and any(covers(loss.place, want.place) for want in self.wants)
+        if covered:
+            self.losses.append(loss)
+        return covered
+
 
 class _Seekers:
     """Those who want something that is made of one input."""
@@ -193,3 +204,7 @@ class _Seekers:
     def give(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
         taken = [one.take(of, steps, place, sample, loss) for one in self._all]
         return any(taken)
+
+    def lose(self, loss: Loss) -> int:
+        """Tell all of them of a loss; how many wanted what it covers."""
+        return sum(one.lose(loss) for one in self._all)

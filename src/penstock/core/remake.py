@@ -103,7 +103,8 @@ class Remake:
         places: list[Place] = []
         losses: list[Loss] = []
         told: set[int] = set()
-        #: what outputs are called from now on
+        #: what outputs are called once they have passed; until then they are owed whole, since what was lost of
+        #: them passes right before them
         names: dict[Hashable, Place] = {}
         for place, parts in self._outputs:
             found = [one.found[0][0] if one.found else LOST for one in parts]
@@ -125,8 +126,8 @@ class Remake:
             samples.append(made)
             places.append(_of_those_left(place, found))
             names[key_of(place)] = places[-1]
-        owed = [one._replace(place=names.get(key_of(one.place), one.place)) for one in self._redo.owed]
-        passed.add(samples, places, losses, _RedoLot(FromRedo(self.front, owed, 0), places), redo=True)
+        lot = _RedoLot(FromRedo(self.front, self._redo.owed, 0, names), places)
+        passed.add(samples, places, losses, lot, redo=True)
         if self._saved is not None and not self.only_wanted:
             self._joint.restore(self._saved.own, self._held)
             for one in self._held:

@@ -16,7 +16,8 @@ of their samples when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from penstock.provenance import Place, input_of, key_of, steps_from
@@ -118,8 +119,11 @@ class FromParts:
 
     def lost_input(self, place: Place, steps: int) -> Place:
         steps -= self._edge_depth - self._depth
-        of = input_of(place, steps) if steps >= 0 else None
-        return of if any(key_of(one) == key_of(of) for one in self._places) else None
+        if steps < 0:
+            return None  # it was lost before it came to this stage
+        of = input_of(place, steps)
+        key = key_of(of)
+        return of if any(key_of(one) == key for one in self._places) else None
 
 
 class FromRedo:
@@ -127,11 +131,15 @@ class FromRedo:
 
     __slots__ = ("_depth", "_front", "_held", "_numbers")
 
-    def __init__(self, front: Mark, held: Sequence[Held], depth: int) -> None:
+    def __init__(
+        self, front: Mark, held: Sequence[Held], depth: int, names: Mapping[Hashable, Place] = MappingProxyType({})
+    ) -> None:
+        """`names`: what inputs are called now, by the keys of their places, where that is not as in `held`."""
         self._front = front
         self._held = tuple(held)
         self._depth = depth
-        self._numbers = {key_of(one.place): number for number, one in enumerate(self._held)}
+        keys = (key_of(one.place) for one in self._held)
+        self._numbers = {key_of(names[key]) if key in names else key: number for number, key in enumerate(keys)}
 
     def cursor(self, place: Place) -> Cursor:
         return self.behind(input_of(place, self._depth)).partly(place, self._depth)
