@@ -1,6 +1,7 @@
 """Who is let in, what strangers can do, and what is never done with what they send."""
 
 import ast
+import contextlib
 import json
 import os
 import random
@@ -282,3 +283,34 @@ def test_a_failure_reaches_clients_as_a_code(caplog):
     assert secret not in str(caught.value)
     assert secret in caplog.text
     assert json.dumps(server.stats())
+
+
+@for_each("message", [b"\x00\x01x", b"\x00\x15" + protocol.encode(protocol.Ask(protocol.VERSION, bytes(16), 1))])
+def test_a_stranger_that_sends_without_reading_costs_a_server_no_memory(message):
+    """It sends until the server reads no more, or for 100 MB."""
+    message = message[:1] + bytes([len(message) - 2]) + message[2:]
+    with server_process(mode="shard") as process:
+        host, port = process.address.removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), timeout=0.3) as stranger:
+            stranger.sendall(greeting() + bytes([4, len(READY)]) + READY)
+            with contextlib.suppress(OSError):
+                for _ in range(50):
+                    stranger.sendall(message * ((2 << 20) // len(message)))
+        assert seen(ps.connect(process.address)) == locally(pipeline())[0]
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        peak_kb = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
+    assert peak_kb < 150_000
+
+
+def test_more_credit_than_a_client_takes_is_a_plan_error():
+    with pytest.raises(ps.PlanError, match="takes at most 100000 batches"):
+        ps.serve(pipeline(), HERE, credit=100_001)
+
+
+def test_addresses_and_key_files_that_cannot_be_are_refused_with_what_to_do(tmp_path):
+    with pytest.raises(ps.PlanError, match="up to 65535"):
+        ps.serve(ps.from_sequence([1]).batch(1), bind="tcp://127.0.0.1:99999")
+    with pytest.raises(ps.PlanError, match="has no port; give the one that the server prints"):
+        ps.connect("tcp://127.0.0.1:*")
+    with pytest.raises(ps.ServiceError, match="penstock keygen"):
+        ps.connect("tcp://127.0.0.1:5557", key=tmp_path / "no.key")

@@ -326,7 +326,7 @@ def connect(
     zmq_module()
     given: list[Any] = list(addresses) if isinstance(addresses, (list, tuple)) else [addresses]
     for address in given:
-        check_address(address, "connect()")
+        check_address(address, "connect()", bound=False)
     if not given or len(set(given)) != len(given):
         raise PlanError(f"connect() takes one address, or several different ones, got {addresses!r}")
     if world is not None:

@@ -55,7 +55,11 @@ def make_key(path: str | os.PathLike[str], server: str | os.PathLike[str] | None
 
 def read_key(path: str | os.PathLike[str]) -> Key:
     """The pair in a key file, which nobody else may be able to read."""
-    mode = stat.S_IMODE(os.stat(path).st_mode)
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        file = os.fspath(path)
+        raise ServiceError(f"there is no key file {file}; make one with: penstock keygen {file}") from None
     if os.name == "posix" and mode & 0o077:
         raise ServiceError(f"{os.fspath(path)} has mode {mode:04o}, so others can use the key; run chmod 600 on it")
     found = _entries(path)

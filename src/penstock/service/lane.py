@@ -147,12 +147,14 @@ class Lane:
         if isinstance(message, Refused):
             return self._refused(message, now)
         self.alive = now
+        if not self._ready and isinstance(message, (Batch, End, Beat)):
+            return []  # Ready was lost, or never sent: the next turn asks for it again
         if isinstance(message, Batch):
             return self._batch(message, frames[1:], now)
         if isinstance(message, Welcome):
             return self._welcomed(message)
         if isinstance(message, Ready):
-            return self._is_ready(message, now)
+            return self._is_ready(message, now) if self.plan is not None else []
         if isinstance(message, End):
             return self._end(message, now)
         return self._beat(message, now)
@@ -202,6 +204,8 @@ class Lane:
 
     def _batch(self, batch: Batch, frames: Sequence[memoryview], now: float) -> list[FromClient]:
         assert self.plan is not None
+        if self._beyond_credit():
+            return []
         if batch.seq != self.came or batch.number != self.next:
             return self.begin(now)
         self.put(batch, frames)
@@ -209,6 +213,12 @@ class Lane:
         if batch.state:
             self.resume = (batch.number + self.plan.servers, batch.state)
         return []
+
+    def _beyond_credit(self) -> bool:
+        """A server that sends more than it may would fill this machine's memory."""
+        if self.came >= self._given:
+            self.malformed(protocol.Malformed(f"a batch beyond the credit of {self._given}"))
+        return self.came >= self._given
 
     def put(self, batch: Batch, frames: Sequence[memoryview]) -> None:
         """A batch is here."""

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = [
-    "FRAME_BYTES", "MOST_FRAMES", "VERSION", "Ask", "Batch", "Beat", "Bye", "End", "FromClient", "FromServer",
-    "Hello", "Malformed", "Ready", "Refused", "Want", "Welcome", "decode_from_client", "decode_from_server",
-    "encode",
+    "FRAME_BYTES", "MOST_CREDIT", "MOST_FRAMES", "VERSION", "Ask", "Batch", "Beat", "Bye", "End", "FromClient",
+    "FromServer", "Hello", "Malformed", "Ready", "Refused", "Want", "Welcome", "decode_from_client",
+    "decode_from_server", "encode",
 ]  # fmt: skip
 
 #: both sides must speak the same; another one for every change that the other side would misread
@@ -31,6 +31,8 @@ FRAME_BYTES = 2 << 30
 _HEAD_BYTES = 300_000
 #: of a batch: the head, the header of the samples and their frames
 MOST_FRAMES = 1026
+#: batches that a server may let a client have unacknowledged
+MOST_CREDIT = 100_000
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _Token = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
@@ -116,7 +118,7 @@ class Welcome(_Message, tag=17):
     turn: _Count
     mode: _Word
     fingerprint: _Word
-    credit: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+    credit: Annotated[int, msgspec.Meta(ge=1, le=MOST_CREDIT)]
     #: names the ledger of a server in mode "split"
     ledger: _Word = ""
 

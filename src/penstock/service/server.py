@@ -21,6 +21,7 @@ from penstock.service.extra import zmq_module
 from penstock.service.flows import Flows, check_served
 from penstock.service.keys import public_keys, read_key
 from penstock.service.ledger import Ledger
+from penstock.service.protocol import MOST_CREDIT
 from penstock.service.sockets import Bound, bind_to
 from penstock.service.split import SplitBroker
 
@@ -203,8 +204,10 @@ def serve(
             f"serve(ledger=) is for mode 'split'; in mode {mode!r} the states of the clients are enough"
         )
     credit = whole_number(credit, "serve(credit=)", least=1)
+    if credit > MOST_CREDIT:
+        raise PlanError(f"serve(credit=) takes at most {MOST_CREDIT} batches, got {credit}")
     seed = any_number(seed, "serve(seed=)")
-    bound = bind_to(bind, None if key is None else read_key(key), public_keys(allow), insecure)
+    bound = bind_to(bind, None if key is None else read_key(key), public_keys(allow), insecure, credit)
     try:
         flows = Flows(pipeline, seed)
         broker_of = _broker_of(flows, mode, credit, ledger)

@@ -24,16 +24,27 @@ __all__ = ["HANDSHAKE_MS", "Bound", "bind_to", "check_address", "is_local"]
 HANDSHAKE_MS = 5000
 #: a connection over which nothing comes back is closed, and what waits for it is let go of
 _PING_MS, _PING_LOST_MS = 5000, 15_000
+#: the longest frame of a client: it sends no batches
+_FRAME_BYTES = 300_000
+#: messages of one client that wait to be looked at: while so many do, nothing more is read from its connection
+_UNREAD = 100
+#: messages that wait to be sent to one client, besides its credit: further ones are dropped, and it asks again
+_UNSENT = 1000
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^\[\]:/]+):(\d{1,5}|\*)")
 _ZAP = "inproc://zeromq.zap.01"
 
 
-def check_address(address: Any, what: str) -> str:
-    """An address of the form that is understood."""
-    if isinstance(address, str) and (
-        _TCP.fullmatch(address) or (address.startswith("ipc://") and len(address) > 6)
-    ):
-        return address
+def check_address(address: Any, what: str, *, bound: bool = True) -> str:
+    """An address of the form that is understood; only one to bind to may leave the port to the system."""
+    found = _TCP.fullmatch(address) if isinstance(address, str) else None
+    if found is not None and found[2] == "*":
+        if bound:
+            return str(address)
+        raise PlanError(f"{what}: {address!r} has no port; give the one that the server prints when it starts")
+    if found is not None and int(found[2]) > 65535:
+        raise PlanError(f"{what}: a port is a number up to 65535, got {address!r}")
+    if found is not None or (isinstance(address, str) and address.startswith("ipc://") and len(address) > 6):
+        return str(address)
     raise PlanError(f"{what}: an address is tcp://host:port or ipc:///path, got {address!r}")
 
 
@@ -74,7 +85,7 @@ def _count_server(change: int) -> None:
 class Bound:
     """A bound socket, with the door-keeper that looks at the keys of clients."""
 
-    def __init__(self, address: str, key: Key | None, allow: Sequence[str]) -> None:
+    def __init__(self, address: str, key: Key | None, allow: Sequence[str], credit: int) -> None:
         zmq = self._zmq = zmq_module()
         self._allowed = {_raw(one) for one in allow}
         self._context = zmq.Context()
@@ -89,7 +100,7 @@ class Bound:
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )
         try:
-            self._configure(key)
+            self._configure(key, credit)
             self.socket.ipv6 = "[" in address
             self.socket.bind(address.replace(":0", ":*") if re.search(r":0$", address) else address)
         except zmq.ZMQError as exc:
@@ -97,11 +108,12 @@ class Bound:
             raise ServiceError(f"cannot bind to {address}: {exc}; is another server running there?") from None
         self.address: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def _configure(self, key: Key | None) -> None:
+    def _configure(self, key: Key | None, credit: int) -> None:
         zmq, socket = self._zmq, self.socket
         socket.linger = 200
-        socket.sndhwm = socket.rcvhwm = 0
-        socket.setsockopt(zmq.MAXMSGSIZE, 1 << 20)  # clients send no batches
+        # A client that sends without reading what it is answered costs so much, and no more.
+        socket.rcvhwm, socket.sndhwm = _UNREAD, _UNSENT + 2 * credit
+        socket.setsockopt(zmq.MAXMSGSIZE, _FRAME_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.HEARTBEAT_IVL, _PING_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _PING_LOST_MS)
@@ -144,7 +156,7 @@ class Bound:
         _count_server(-1)
 
 
-def bind_to(address: str, key: Key | None, allow: Sequence[str], insecure: bool) -> Bound:
+def bind_to(address: str, key: Key | None, allow: Sequence[str], insecure: bool, credit: int) -> Bound:
     """A socket that listens at `address`, if that is safe."""
     check_address(address, "serve(bind=)")
     if key is not None and not allow:
@@ -156,7 +168,7 @@ def bind_to(address: str, key: Key | None, allow: Sequence[str], insecure: bool)
             f"serve(bind={address!r}) could be reached from other machines, and there are no keys; give key= and "
             "allow=, or say insecure=True if everyone who can reach the port may read the data"
         )
-    return Bound(address, key, allow)
+    return Bound(address, key, allow, credit)
 
 
 def _raw(public: str) -> bytes:

@@ -103,7 +103,7 @@ class SplitBroker(Broker):
         try:
             wanted: Mapping[str, Any] = json.loads(hello.state)
             kept = {str(client): whole_number(count, "clients") for client, count in wanted["clients"].items()}
-            generation, ledger = int(wanted["generation"]), str(wanted["ledger"])
+            generation, ledger = whole_number(wanted["generation"], "generation"), str(wanted["ledger"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, PlanError):
             self._turn_away(session, hello, "state", "the state makes no sense")
             return False

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from penstock.errors import ServiceError
 from penstock.service.lane import Arrived, Lane, Plan
-from penstock.service.protocol import Batch, Beat, End, FromClient, Hello, Ready, Welcome
+from penstock.service.protocol import Batch, Beat, End, FromClient, Hello, Malformed, Ready, Welcome
 
 __all__ = ["AHEAD", "SplitLane", "be_split", "ready_lanes"]
 
@@ -90,6 +90,8 @@ class SplitLane(Lane):
         return super()._is_ready(ready, now)
 
     def _batch(self, batch: Batch, frames: Sequence[memoryview], now: float) -> list[FromClient]:
+        if self._beyond_credit():
+            return []
         if batch.seq != self.came:
             return self.begin(now)
         self.put(batch, frames)
@@ -117,6 +119,9 @@ class SplitLane(Lane):
     def _beat(self, beat: Beat, now: float) -> list[FromClient]:
         if beat.sent > self.came:
             return self.begin(now)
+        if not self._known <= beat.acknowledged <= self._acked:
+            self.malformed(Malformed(f"{beat.acknowledged} batches confirmed, of {self._acked} acknowledged"))
+            return []
         self.confirmed += beat.acknowledged - self._known
         self._known = beat.acknowledged
         return self.want(now) if self.ack_due else []

@@ -1,0 +1,105 @@
+"""A client that speaks the protocol and means harm: the server goes on, and forgets nothing."""
+
+import json
+import random
+
+import pytest
+from tests.cases import for_each
+from tests.random_examples import seeds
+from tests.runtime.process_helpers import await_true
+from tests.service.served import pipeline
+
+from penstock.service import protocol
+from penstock.service.broker import Broker
+from penstock.service.flows import Flows
+from penstock.service.ledger import Ledger
+from penstock.service.protocol import Ask, Bye, Hello, Want
+from penstock.service.split import SplitBroker
+
+TOKEN = bytes(16)
+
+
+class Victim:
+    """A broker without sockets, and what it has said."""
+
+    def __init__(self, mode):
+        self.flows = Flows(pipeline(24), 0)
+        self.said = []
+        self.ledger = Ledger(None, self.flows.fingerprint)
+        if mode == "split":
+            self.broker = SplitBroker(self.flows, self.ledger, 3, self.send, lambda: None)
+        else:
+            self.broker = Broker(self.flows, mode, 3, self.send, lambda: None)
+
+    def send(self, identity, frames):
+        self.said.append(protocol.decode_from_server([memoryview(bytes(one)) for one in frames]))
+
+    def hear(self, message):
+        self.broker.received(b"x", [protocol.encode(message)])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.broker.close()
+        await_true(lambda: all(run.join(0) for run in self.broker.ended), "ends of runs")
+        self.flows.close()
+
+
+@for_each("generation", ["1e999", "-1", "-1e999", "NaN", "0.5", '"0"', "true", "1", "9" * 4000])
+def test_a_made_up_state_neither_ends_the_server_nor_clears_its_ledger(generation):
+    with Victim("split") as victim:
+        victim.ledger.hand(0, "somebody", [0, 1, 2])
+        state = f'{{"clients": {{}}, "generation": {generation}, "ledger": "{victim.ledger.id}"}}'
+        victim.hear(Hello(TOKEN, 1, 0, state=state.encode()))
+        assert [one.code for one in victim.said] == ["state"]
+        assert victim.ledger.entries(0).count == 3
+
+
+def any_message(draw, ledger):
+    """A message that is well-formed, with numbers that need not make sense."""
+
+    def number():
+        return draw.choice([0, 0, 1, 1, 2, 3, 10, 1 << 20, 1 << 62])
+
+    def value():
+        return draw.choice([0, 1, -1, 1 << 70, 1.5, float("inf"), float("nan"), "0", None, [], {}, True])
+
+    token = draw.choice([TOKEN, TOKEN, bytes(15) + b"x"])
+    turn = draw.choice([0, 1, 1, 2])
+    match draw.randrange(8):
+        case 0:
+            return Ask(draw.choice([1, 1, 2]), token, turn)
+        case 1:
+            return Bye(token, turn)
+        case 2 | 3:
+            made_up = {
+                "clients": {TOKEN.hex(): value()},
+                "generation": value(),
+                "ledger": ledger,
+                "version": value(),
+            }
+            state = draw.choice([b"", b"{}", b"[" * 9999, b"1e999", json.dumps(made_up).encode()])
+            servers = draw.choice([1, 1, 2, 4096])
+            step = servers * draw.choice([1, 1, 2, 1 << 18])
+            claims = tuple(number() for _ in range(draw.randrange(3)))
+            epoch, first = draw.choice([0, 0, 1, 1 << 62]), number()
+            return Hello(token, turn, epoch, first, step, servers, "", number(), state, claims)
+        case _:
+            return Want(
+                token, turn, number(), number(), number(), draw.choice([0.0, float("inf")]), draw.random() < 0.5
+            )
+
+
+@pytest.mark.fuzz
+@for_each("seed", seeds(12))
+def test_whatever_clients_say_in_whatever_order_the_server_goes_on(seed, caplog):
+    draw = random.Random(seed)
+    with Victim(("shard", "each", "split")[seed % 3]) as victim:
+        for _ in range(60):
+            victim.hear(any_message(draw, victim.ledger.id))
+            if draw.random() < 0.3:
+                victim.broker.made()
+            if draw.random() < 0.1:
+                victim.broker.tick()
+        assert victim.said
