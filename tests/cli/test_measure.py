@@ -16,6 +16,18 @@ def decode(x):
 def breaks(x):
     raise ValueError("bad pixel")
 
+def leaves(x):
+    raise SystemExit(0)
+
+class Odd(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+def is_odd(x):
+    raise Odd
+
+left = ps.from_sequence(range(10)).map(leaves).batch(2)
+odd = ps.from_sequence(range(10)).map(is_odd).batch(2)
 data = ps.from_sequence(range(100_000)).map(decode, workers=2).batch(4)
 free = ps.from_sequence(range(100_000)).map(decode).batch(4)
 broken = ps.from_sequence(range(10)).map(breaks).batch(2)
@@ -77,6 +89,20 @@ def test_an_error_of_the_users_function_is_told_without_a_traceback(cli, project
     assert "train.py:10, in breaks" in done.stderr
     assert "sample 0" in done.stderr
     assert "--debug" in done.stderr
+
+
+def test_a_function_that_ends_the_program_is_named_and_is_no_success(cli_here, project):
+    done = cli_here("measure", "train:left")
+    assert done.returncode == 1
+    assert "penstock measure: the pipeline's own code ended the program, by sys.exit(0)" in done.stderr
+    assert "train.py:13, in leaves" in done.stderr
+
+
+def test_an_error_without_a_message_that_can_be_printed_is_told_all_the_same(cli_here, project):
+    done = cli_here("measure", "train:odd")
+    assert done.returncode == 1
+    assert "penstock measure: Odd: (its message cannot be printed)" in done.stderr
+    assert "train.py:20, in is_odd" in done.stderr
 
 
 def test_a_module_that_fails_is_named(cli_here, project):

@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import socket
+import threading
 
 import pytest
 from tests.cases import for_each
@@ -11,6 +13,8 @@ from tests.views.conftest import runtime
 import penstock as ps
 from penstock.cli.board import board
 from penstock.cli.screen import Screen
+from penstock.dashboard.client import look
+from penstock.dashboard.notices import Notice
 
 __all__ = ["runtime"]
 
@@ -95,8 +99,42 @@ def test_in_a_terminal_it_follows_the_loader_until_a_key_ends_it(key, terminal, 
     code, text = opened.finish()
     assert code == 0
     assert text.count("\x1b[?1049h") == text.count("\x1b[?1049l") == 1, "the terminal is as it was before"
+    assert text.count("\x1b[?7l") == text.count("\x1b[?7h") == 1, "a narrow terminal cuts lines, until the end"
     assert "\x1b[?25h" in text.rpartition("\x1b[?25l")[2]
     assert "double+batch" in text.rpartition("\x1b[?1049l")[2], "the last picture stays"
+
+
+def test_arrow_keys_do_not_end_it(terminal, loader):
+    opened = terminal("top", "--every", "0.05")
+    before = loader.stats()["samples"]
+    opened.read_until(f"{before} samples")
+    opened.press(b"\x1b[A")
+    for _ in loader.steps(1):
+        pass
+    opened.read_until(f"{before + 4} samples")
+    opened.press(b"\x1b[B")
+    for _ in loader.steps(1):
+        pass
+    opened.read_until(f"{before + 8} samples")
+    opened.press(b"\x1b")
+    assert opened.finish()[0] == 0
+
+
+@for_each("answer", [b"5", b"[]", b"null", b"{", b""])
+def test_a_program_that_has_taken_over_the_port_is_not_shown(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        notice = Notice(os.getpid(), socket.gethostname(), server.getsockname()[1], "x" * 20, "train.py", 0.0)
+        thread = threading.Thread(target=_answers, args=(server, answer))
+        thread.start()
+        assert look(notice) is None
+        thread.join()
+
+
+def _answers(server, body):
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + body)
 
 
 def test_in_a_terminal_it_waits_for_a_loader_to_come(terminal):

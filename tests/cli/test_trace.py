@@ -34,6 +34,14 @@ def test_a_folder_that_is_not_there_is_an_error_without_a_traceback(cli_here, pr
     assert done.stderr.startswith("penstock trace: trace('no/run.json'): there is no folder 'no'")
 
 
+def test_a_folder_in_place_of_a_file_is_refused_before_anything_runs(cli_here, project):
+    done = cli_here("trace", "train:data", "-o", ".")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "penstock trace: trace('.'): this is a folder; name a file in it, as 'trace.json'"
+    )
+
+
 @pytest.mark.parametrize("argument", ["--steps=0", "--step-ms=-1", "--steps=many", "--step-ms=x", "--seed=1.5"])
 def test_numbers_that_make_no_sense_are_refused(cli_here, project, argument):
     done = cli_here("trace", "train:data", argument)

@@ -66,6 +66,18 @@ def test_what_a_leaf_is(value, kind, said):
     assert (found_kind, found) == (kind, said)
 
 
+class Mute:
+    def __repr__(self):
+        raise RuntimeError("not now")
+
+
+@for_each("value, kind", [(Mute(), "Mute"), ([Mute()], "list of 1"), (np.array([Mute()]), "object (1,)")])
+def test_a_value_that_cannot_be_printed_is_shown_by_its_type(value, kind):
+    (field,) = fields(value)
+    assert field.kind == kind
+    assert field.value == "(cannot be printed: RuntimeError)"
+
+
 def test_fields_have_the_names_of_their_path():
     assert [one.name for one in fields({"a": (1, {"b": 2}), "c": 3})] == ["a.0", "a.1.b", "c"]
 
@@ -126,6 +138,23 @@ def test_floats_are_scaled_to_what_can_be_seen():
     normalised = np.linspace(-2, 2, 192, dtype=np.float32).reshape(8, 8, 3)
     (found,) = images_in(normalised)
     assert (found.min(), found.max()) == (0, 255)
+
+
+@for_each("odd, shown", [(np.inf, 255), (-np.inf, 0), (np.nan, 0)])
+def test_a_pixel_that_is_no_number_leaves_the_others_visible(odd, shown):
+    image = np.linspace(-2, 2, 192, dtype=np.float32).reshape(8, 8, 3)
+    (plain,) = images_in(image)
+    image[4, 4, 0] = odd
+    (found,) = images_in(image)
+    assert found[4, 4, 0] == shown
+    found[4, 4, 0] = plain[4, 4, 0]
+    assert (found == plain).all()
+
+
+@for_each("value", [np.nan, np.inf, 3e38])
+def test_an_image_without_contrast_can_be_shown(value):
+    (found,) = images_in(np.full((8, 8, 3), value, np.float32))
+    assert found.shape == (8, 8, 3)
 
 
 def test_images_are_side_by_side_and_large_ones_small():

@@ -428,6 +428,7 @@ def test_the_slowest_rank_speaks_for_all():
     assert slow.advice in found.advice
     assert ps.Diagnosis.merge([found.to_dict()]).ranks[0].limiting == "download"
     assert "2 ranks wait about as long" in ps.Diagnosis.merge([slow, slow]).advice
+    assert ps.Diagnosis.merge([slow]).advice == slow.advice
 
 
 def test_no_ranks_cannot_be_merged():

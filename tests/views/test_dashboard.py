@@ -179,6 +179,29 @@ def test_only_reading_is_possible(loader):
     connection.close()
 
 
+@for_each(
+    "request_line, host",
+    [
+        (b"GET / HTTP/1.1", b"[::1"),
+        (b"GET / HTTP/1.1", b"localhost:port"),
+        (b"GET / HTTP/1.1", b"\xff\xfe"),
+        (b"GET //[ HTTP/1.1", b"localhost"),
+        (b"GET http://[ HTTP/1.1", b"localhost"),
+        (b"GET /?token=\xff HTTP/1.1", b"localhost"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_and_writes_nothing_to_the_terminal(
+    request_line, host, loader, capsys
+):
+    capsys.readouterr()
+    parts = urlsplit(loader.dashboard_url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=30) as connection:
+        connection.sendall(request_line + b"\r\nHost: " + host + b"\r\n\r\n")
+        with connection.makefile("rb") as answer:
+            assert answer.read().startswith(b"HTTP/1.0 403")
+    assert capsys.readouterr().err == ""
+
+
 def test_a_connection_that_says_nothing_holds_up_nobody(loader):
     parts = urlsplit(loader.dashboard_url)
     silent = [socket.create_connection((parts.hostname, parts.port)) for _ in range(3)]

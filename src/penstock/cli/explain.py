@@ -58,9 +58,16 @@ def find_pipeline(target: str) -> Pipeline[Any]:
     if not (module_name and colon and name):
         raise UsageError(f"expected module:name, got {target!r}; for `data` in train.py write train:data")
     if module_name.endswith(".py"):
+        path, here = os.path.relpath(module_name), ""
+        if path.startswith(os.pardir):
+            here = f" in the folder {os.path.dirname(os.path.abspath(module_name))!r}"
+            path = os.path.basename(path)
+        module = path.removesuffix(".py").replace(os.sep, ".")
+        raise UsageError(f"{module_name!r} is a file; write the module's name{here}: {module}:{name}")
+    if module_name.startswith("."):
         raise UsageError(
-            f"{module_name!r} is a file; write the module's name: "
-            f"{module_name.removesuffix('.py').replace('/', '.')}:{name}"
+            f"{module_name!r} is relative, and there is no package around it; write the module's whole name, "
+            f"as for import: package{'.' + module_name.lstrip('.') if module_name.strip('.') else ''}:{name}"
         )
     value: Any = _import(module_name)
     for part in name.split("."):

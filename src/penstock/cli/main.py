@@ -86,23 +86,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (head, less) has left. Python would complain once more while flushing at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except SystemExit as error:
+        # Of the user's code. Its own exit code could say that all went well.
+        if args.debug:
+            raise
+        told = f"the pipeline's own code ended the program, by sys.exit({error.code!r})"
+        return _say(f"penstock {args.command_name}: {told}{_where(error)}", 1)
     except Exception as error:
         if args.debug:
             raise
-        return _say(f"penstock {args.command_name}: {_told(error)}", 1)
+        return _say(f"penstock {args.command_name}: {type(error).__name__}: {_message(error)}{_where(error)}", 1)
     return code
 
 
-def _told(error: Exception) -> str:
-    """An exception of the user's code, in a few lines."""
+def _message(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be printed)"
+
+
+def _where(error: BaseException) -> str:
+    """Where in the user's code it was raised, and for which sample; a line each."""
     import traceback
 
     ours = os.path.dirname(os.path.dirname(__file__))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename, ours)]
-    where = [f"  at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}"] if frames else []
-    notes = [f"  {note}" for note in getattr(error, "__notes__", ())]
-    lines = [f"{type(error).__name__}: {error}", *where, *notes, "  --debug shows the traceback"]
-    return "\n".join(lines)
+    where = [f"at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}"] if frames else []
+    lines = [*where, *getattr(error, "__notes__", ()), "--debug shows the traceback"]
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def _is_ours(filename: str, ours: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from math import inf
 from typing import TypeVar
 
 __all__ = ["at_least_one", "not_negative", "positive", "whole"]
@@ -35,8 +36,8 @@ def positive(text: str) -> float:
 def not_negative(text: str) -> float:
     """A time that may be nothing."""
     value = _number(float, text, "a number")
-    if not value >= 0:
-        raise ArgumentTypeError(f"must be 0 or more, got {value:g}")
+    if not 0 <= value < inf:
+        raise ArgumentTypeError(f"must be 0 or more, and finite, got {value:g}")
     return value
 
 

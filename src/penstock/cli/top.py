@@ -7,6 +7,7 @@ that does not say so.
 from __future__ import annotations
 
 import json
+import os
 import select
 import shutil
 import sys
@@ -106,13 +107,15 @@ def _live(args: argparse.Namespace, screen: Screen) -> int:
     with _whole_terminal(screen), _keys() as pressed:
         try:
             while True:
+                screen = Screen.of(screen.out)  # its user may have made it wider or narrower
                 lines = _picture(args, screen)
                 height = shutil.get_terminal_size().lines
                 shown = [*lines[: height - 2], "", screen.paint("q ends", "dim")]
                 screen.out.write("\x1b[H" + "".join(f"{line}\x1b[K\r\n" for line in shown[:-1]))
                 screen.out.write(f"{shown[-1]}\x1b[K\x1b[J")
                 screen.out.flush()
-                if pressed(args.every) in ("q", "Q", "\x1b"):
+                keys = pressed(args.every)
+                if keys == "\x1b" or keys[:1] in ("q", "Q"):
                     break
         except KeyboardInterrupt:
             pass  # how one leaves such a program
@@ -133,37 +136,40 @@ def _picture(args: argparse.Namespace, screen: Screen) -> list[str]:
 
 @contextmanager
 def _whole_terminal(screen: Screen) -> Iterator[None]:
-    """The other screen of the terminal, so that what was there before comes back."""
+    """The other screen of the terminal, so that what was there before comes back. Long lines are cut."""
     with screen.without_cursor():
-        screen.out.write("\x1b[?1049h")
+        screen.out.write("\x1b[?1049h\x1b[?7l")
         try:
             yield
         finally:
-            screen.out.write("\x1b[?1049l")
+            screen.out.write("\x1b[?7h\x1b[?1049l")
             screen.out.flush()
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so many seconds for a key; where keys cannot be read it only waits."""
+    """A function that waits so many seconds for keys; where keys cannot be read it only waits."""
     try:
         import termios
         import tty
 
-        before = termios.tcgetattr(sys.stdin.fileno())
+        descriptor = sys.stdin.fileno()
+        before = termios.tcgetattr(descriptor)
     except Exception:  # not a terminal, or not this kind of system
         yield _only_waits
         return
 
     def pressed(seconds: float) -> str:
-        ready, _, _ = select.select([sys.stdin], [], [], seconds)
-        return sys.stdin.read(1) if ready else ""
+        ready, _, _ = select.select([descriptor], [], [], seconds)
+        # All at once, and past the buffer of sys.stdin: an arrow key is Escape and two letters.
+        # Nothing to read: the terminal is gone.
+        return os.read(descriptor, 64).decode(errors="replace") or "q" if ready else ""
 
-    tty.setcbreak(sys.stdin.fileno())
+    tty.setcbreak(descriptor)
     try:
         yield pressed
     finally:
-        termios.tcsetattr(sys.stdin.fileno(), termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 def _only_waits(seconds: float) -> str:

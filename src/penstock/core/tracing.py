@@ -33,6 +33,10 @@ def traced(engine: Any, isolated: bool, path: str | os.PathLike[str], events: in
     target = Path(path)
     if not target.parent.is_dir():
         raise PlanError(f"trace({str(path)!r}): there is no folder {str(target.parent)!r}; make it first")
+    if target.is_dir():
+        raise PlanError(
+            f"trace({str(path)!r}): this is a folder; name a file in it, as {str(target / 'trace.json')!r}"
+        )
     if is_witness(engine, _Tracing):
         raise PenstockError("this loader is being traced already; end that block first")
     engine.check_open()

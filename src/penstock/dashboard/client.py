@@ -20,7 +20,8 @@ def look(notice: Notice) -> dict[str, Any] | None:
         connection.request("GET", "/stats.json", headers={"Authorization": f"Bearer {notice.token}"})
         answer = connection.getresponse()
         body = answer.read()
-        return dict(json.loads(body)) if answer.status == 200 else None
+        shown = json.loads(body) if answer.status == 200 else None
+        return shown if isinstance(shown, dict) else None
     except (OSError, http.client.HTTPException, ValueError):
         return None
     finally:

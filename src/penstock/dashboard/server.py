@@ -196,8 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        url = urlsplit(self.path)
-        if (refused := self._refused(url.query)) is not None:
+        # Not urlsplit: a path may begin with anything, and that takes it for a host.
+        path, _, query = self.path.partition("?")
+        if (refused := self._refused(query)) is not None:
             self._send(403, "text/plain; charset=utf-8", refused + "\n")
             return
         answer = {
@@ -205,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/stats.json": self._stats,
             "/events": self._events,
             "/metrics": self._metrics,
-        }.get(url.path)
+        }.get(path)
         if answer is None:
             self._send(404, "text/plain; charset=utf-8", "there is: / /stats.json /events /metrics\n")
             return
@@ -217,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _refused(self, query: str) -> str | None:
         """Why this is not answered; None if it is."""
         host = self.headers.get("Host", "")
-        if urlsplit(f"//{host}").hostname not in _NAMES:
+        if _name_of(host) not in _NAMES:
             return f"the host {host!r} is not this machine; use the address that the loader has printed"
         origin = self.headers.get("Origin")
         if origin is not None and origin != f"http://{host}":
@@ -275,6 +276,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Nothing: the terminal belongs to the training run."""
+
+
+def _name_of(host: str) -> str | None:
+    """The name in a Host header, without its port; None if there is none."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:  # a bracket without its other half
+        return None
 
 
 def _policy(page: str) -> str:

@@ -86,9 +86,9 @@ def measure(
 ) -> Measurement:
     """Read batches for some seconds, epoch after epoch, and say how fast they came.
 
-    The seconds begin with the first batch. ``steps`` ends it after so many batches, whichever comes first. ``step``
-    is called with each batch but the last, ``step_ms`` waits so long for each, as for an accelerator. ``progress``
-    shows a bar on stderr if that is a terminal. ``loader_options`` are those of ``pipeline.loader()``.
+    The seconds begin with the first batch. ``steps`` (2 or more) ends the run earlier, after that many batches.
+    ``step`` is called with each batch but the last, ``step_ms`` waits so long for each, as for an accelerator.
+    ``progress`` shows a bar on stderr if that is a terminal. ``loader_options`` are those of ``pipeline.loader()``.
 
     >>> import penstock as ps
     >>> found = ps.measure(ps.fake({"x": ((8,), "float32")}).batch(10), steps=20)
@@ -96,7 +96,7 @@ def measure(
     (20, 200, 32)
     """
     check_positive(seconds, "measure(seconds=)")
-    most = 2**62 if steps is None else whole_number(steps, "measure(steps=)", least=1)
+    most = 2**62 if steps is None else whole_number(steps, "measure(steps=)", least=2)
     bar = Bar("measuring", progress)
     with pipeline.loader(**loader_options) as loader:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,10 +74,10 @@ def _leaf(value: Any) -> tuple[str, str]:
         return f"{getattr(value, 'dtype', array.dtype)} {tuple(array.shape)}", _range(array)
     kind = type(value).__name__
     if isinstance(value, (list, set)):
-        return f"{kind} of {len(value)}", _short(repr(value))
+        return f"{kind} of {len(value)}", _short(repr, value)
     if isinstance(value, (bytes, bytearray)):
-        return f"{kind} of {len(value)}", _short(repr(bytes(value[:_LETTERS])))
-    return kind, _short(repr(value))
+        return f"{kind} of {len(value)}", _short(repr, bytes(value[:_LETTERS]))
+    return kind, _short(repr, value)
 
 
 def _range(array: np.ndarray[Any, Any]) -> str:
@@ -86,7 +86,7 @@ def _range(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.kind == "b":
         return f"{int(array.sum())} of {array.size} true"
     if array.dtype.kind not in "iuf":
-        return _short(str(array.ravel()[:3]))
+        return _short(str, array.ravel()[:3])
     missing = ""
     if array.dtype.kind == "f":
         finite = np.isfinite(array)
@@ -101,5 +101,10 @@ def _range(array: np.ndarray[Any, Any]) -> str:
     return f"{array.min():.4g} to {array.max():.4g}{mean}{missing}"
 
 
-def _short(text: str) -> str:
+def _short(form: Callable[[Any], str], value: Any) -> str:
+    """The value as text, not too long. What users put into samples may fail here."""
+    try:
+        text = form(value)
+    except Exception as exc:
+        return f"(cannot be printed: {type(exc).__name__})"
     return text if len(text) <= _LETTERS else text[: _LETTERS - 1] + "…"

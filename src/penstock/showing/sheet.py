@@ -61,8 +61,11 @@ def _visible(image: NDArray[Any]) -> NDArray[np.uint8]:
     image = image[::step, ::step]
     if image.dtype == np.uint8:
         return image
-    values = np.nan_to_num(image.astype(np.float32))
-    low, high = float(values.min()), float(values.max())
+    # Doubles: the range of float32 numbers may be too large for a float32.
+    values = image.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+    values = np.nan_to_num(values, nan=low, posinf=high, neginf=low)
     if low < 0 or high > 1:  # normalised, or of another range: from its darkest to its brightest
         values = (values - low) / (high - low or 1.0)
     return (values * 255).astype(np.uint8)

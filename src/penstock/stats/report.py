@@ -171,6 +171,8 @@ def merged(diagnoses: Sequence[Diagnosis]) -> Diagnosis:
     least = min(one.wait_share for one in ranks)
     alike = slowest.wait_share - least < _ALIKE
     most = percent(slowest.wait_share)
+    if len(ranks) == 1:
+        return replace(found, ranks=ranks)
     told = (
         f"All {len(ranks)} ranks wait about as long, {percent(least)} to {most} of their time."
         if alike
