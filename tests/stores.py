@@ -14,7 +14,8 @@ from penstock.storage.clients import forget_clients
 class Web(ThreadingHTTPServer):
     """Serves `files`, a dict from path to bytes. `fault(path, count)` may name what goes wrong with a request:
     a status such as 503, "cut" (half of the body, then the end), "slow" (no answer at all) or "hold" (an answer
-    after `wake`).
+    after `wake`); "moved" (to the same name below ``moved/``), "no head" (such requests are refused), "no tag", or
+    of a range "other" (one that begins later), "fewer" and "more" (bytes than it says).
     """
 
     daemon_threads = False
@@ -90,7 +91,13 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(fault, int):
             self.head(fault, b"")
             return
-        data = server.files.get(path)
+        if fault == "moved":
+            self.head(302, b"", headers={"Location": f"/moved/{path}"})
+            return
+        if fault == "no head" and self.command == "HEAD":
+            self.head(405, b"")
+            return
+        data = server.files.get(path.removeprefix("moved/"))
         if data is None:
             self.head(404, b"")
             return
@@ -101,8 +108,11 @@ class _Handler(BaseHTTPRequestHandler):
             if first >= len(data):
                 self.head(416, b"")
                 return
-            status, body = 206, data[first : last + 1]
+            first, last = (first + 1, last + 1) if fault == "other" else (first, last)
+            status, body = 206, data[first : last + 1 + {"fewer": -1, "more": 1}.get(fault, 0)]
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
+            if fault == "no tag":
+                del headers["ETag"]
         self.head(status, body[: len(body) // 2] if fault == "cut" else body, len(body), headers)
         if fault == "cut":
             self.close_connection = True

@@ -139,6 +139,11 @@ def test_tensors_are_put_together_too():
     "fn, reduce, said",
     [
         (lambda batch: batch["y"], "mean", r"the result of batch 10: its shape is \(3,\), .* first was \(10,\)"),
+        (
+            lambda batch: batch["y"] if len(batch["y"]) < 10 else 1.0,
+            "mean",
+            r"the result of batch 10: its shape is \(3,\), and the first was a single number",
+        ),
         (lambda batch: "text", "mean", "neither a number nor an array of numbers; use reduce='concat'"),
         (
             lambda batch: {"a": 1} if batch["y"][0] else {"b": 1},

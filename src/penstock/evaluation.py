@@ -214,7 +214,13 @@ class _NumberSum:
         self._parts: list[Any] = []
 
     def add(self, weight: float, value: Any) -> None:
-        self._parts.append(_values(value) * weight)
+        value = _values(value)
+        if isinstance(value, np.ndarray):
+            raise ValueError(
+                f"its shape is {value.shape}, and the first was a single number; return one value for the batch, "
+                "or use reduce='concat' for one row per sample"
+            )
+        self._parts.append(value * weight)
 
     def result(self) -> Any:
         if not any(isinstance(part, float) for part in self._parts):

@@ -277,6 +277,41 @@ def test_a_decompression_bomb_is_refused_by_its_header(decoder):
     assert ps.decode_image(gif, max_pixels=20_000).shape == (100, 200, 3)
 
 
+def test_an_icon_with_a_larger_image_than_its_header_says_is_refused_too():
+    png = saved(Image.new("L", (200, 100)), "PNG")
+    entry = struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(png), 22)
+    icon = struct.pack("<HHH", 0, 1, 1) + entry + png
+    with (
+        pytest.raises(ps.DecodeError, match="200 × 100 has 20,000 pixels, and max_pixels is 19,999"),
+        pytest.warns(UserWarning, match="not the expected size"),
+    ):
+        ps.decode_image(icon, max_pixels=19_999)
+
+
+def test_beyond_the_limit_of_pillow_the_message_says_whose_limit_it_is(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ps.DecodeError, match=r"Pillow's own: PIL\.Image\.MAX_IMAGE_PIXELS"):
+        ps.decode_image(saved(Image.new("L", (200, 100)), "PNG"), max_pixels=20_000)
+
+
+def test_a_file_that_is_a_program_is_not_run(monkeypatch):
+    from PIL import EpsImagePlugin
+
+    data = saved(Image.new("RGB", (4, 4)), "EPS")
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args, **kwargs: pytest.fail("it was run"))
+    with pytest.raises(ps.DecodeError, match=r"begins with b'%!PS-Ado'.* it is of no kind"):
+        ps.decode_image(data)
+
+
+@for_each("value", [-1, 65_536, 2**31 - 1])
+def test_values_of_32_bits_are_refused_rather_than_wrapped(value):
+    values = np.array([[0, 65_535]], np.int32)
+    assert ps.decode_image(saved(Image.fromarray(values), "TIFF"), mode="L").ravel().tolist() == [0, 255]
+    values[0, 0] = value
+    with pytest.raises(ps.DecodeError, match="values of 32 bits, which have no common range"):
+        ps.decode_image(saved(Image.fromarray(values), "TIFF"))
+
+
 @for_each(
     "options, said",
     [

@@ -274,19 +274,39 @@ def test_a_real_process_is_killed_and_the_command_run_again(tmp_path, format):
 # ---------------------------------------------------------------------- what is refused, and when
 
 
-def test_a_finished_folder_is_left_as_it_is(tmp_path):
+@for_each("format", FORMATS)
+def test_a_finished_folder_is_left_as_it_is(tmp_path, format):
+    def times():
+        return {name: os.stat(tmp_path / name).st_mtime_ns for name in os.listdir(tmp_path) if name != "lock.mdb"}
+
     pipeline = ps.from_sequence([{"n": n} for n in range(9)])
-    first = pipeline.write(tmp_path, shard_size=4)
-    before = {name: os.stat(tmp_path / name).st_mtime_ns for name in os.listdir(tmp_path)}
-    assert pipeline.write(tmp_path, shard_size=4) == first
-    assert {name: os.stat(tmp_path / name).st_mtime_ns for name in os.listdir(tmp_path)} == before
+    first = pipeline.write(tmp_path, format=format, shard_size=4)
+    before = times()
+    assert pipeline.write(tmp_path, format=format, shard_size=4) == first
+    assert times() == before
     with pytest.raises(ps.StateMismatch, match="another pipeline"):
-        ps.from_sequence([{"n": 1}]).write(tmp_path, shard_size=4)
+        ps.from_sequence([{"n": 1}]).write(tmp_path, format=format, shard_size=4)
     for options, words in [({"seed": 1}, "seed=0"), ({"shard_size": 5}, "shard_size='4'")]:
         with pytest.raises(ps.PlanError, match=rf"was begun with {words}"):
-            pipeline.write(tmp_path, **{"shard_size": 4, **options})
-    assert ps.from_sequence([{"n": 7}]).write(tmp_path, overwrite=True).samples == 1
-    assert list(ps.from_tar(tmp_path)) == [{"n": 7}]
+            pipeline.write(tmp_path, format=format, **{"shard_size": 4, **options})
+    assert ps.from_sequence([{"n": 7}]).write(tmp_path, format=format, overwrite=True).samples == 1
+    assert list(READ[format](tmp_path)) == [{"n": 7}]
+
+
+def test_a_database_without_its_state_is_finished_all_the_same(tmp_path):
+    pipeline = ps.from_sequence([{"n": n} for n in range(9)])
+    pipeline.write(tmp_path, format="lmdb", shard_size=4)
+    (tmp_path / writer_module.STATE).unlink()
+    assert pipeline.write(tmp_path, format="lmdb", shard_size=4).samples == 9
+    assert len(ps.from_lmdb(tmp_path)) == 9
+
+
+def test_an_error_of_the_pipeline_is_not_taken_for_another_writer(tmp_path):
+    def busy(number):
+        raise BlockingIOError(11, "the camera is busy")
+
+    with pytest.raises(BlockingIOError, match="the camera is busy"):
+        ps.from_sequence([1]).map(busy).write(tmp_path)
 
 
 def test_files_of_somebody_else_are_not_mixed_with_ours(tmp_path):

@@ -32,7 +32,7 @@ def compression(path: str) -> str:
     >>> compression("train-000.tar.gz"), compression("train-000.tar")
     ('gzip', '')
     """
-    name = path.lower().partition("?")[0]
+    name = storage.without_query(path).lower()
     return next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), "")
 
 

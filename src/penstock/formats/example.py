@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 __all__ = ["parse_example"]
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+_MASK = (1 << 64) - 1
 #: so many integers are decoded faster by numpy
 _MANY = 24
 
@@ -31,7 +32,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value & _MASK, at  # ten bytes have room for 70 bits
         shift += 7
         if shift > 63:
             raise ValueError("a number of more than 64 bits")
@@ -200,7 +201,7 @@ def _packed(data: bytes) -> NDArray[np.int64]:
         at = 0
         while at < len(data):
             value, at = _varint(data, at)
-            values.append(value & 0xFFFFFFFFFFFFFFFF)
+            values.append(value)
         return np.array(values, dtype=np.uint64).view(np.int64)
     octets = np.frombuffer(data, dtype=np.uint8)
     ends = np.flatnonzero(octets < 0x80)

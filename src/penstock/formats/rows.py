@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import storage
+from penstock.errors import ReadError
 from penstock.formats.npy import header_length, npy_array, npy_header
 from penstock.formats.seekable import seekable
 from penstock.formats.spans import read_pieces
@@ -116,7 +117,9 @@ def npz_arrays(path: str, file: storage.File, options: Mapping[str, Any] | None)
                 raise ValueError(f"it has the array {name!r} twice")
             try:
                 rows[name] = _member_rows(path, file, archive, member)
-            except ValueError as exc:
+            except (ValueError, OSError) as exc:
+                if isinstance(exc, OSError) and (exc.errno is not None or isinstance(exc, ReadError)):
+                    raise  # of the system; that of bz2 over damaged data has no number
                 raise ValueError(f"{member.filename!r}: {exc}") from exc
             if member.compress_type != zipfile.ZIP_STORED:
                 nbytes += rows[name].whole().nbytes
@@ -136,6 +139,8 @@ def _member_rows(path: str, file: storage.File, archive: zipfile.ZipFile, member
 
 def _decompressed(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     """An array of a compressed member, read only as far as its header says: what follows may be a bomb."""
+    if member.flag_bits & 1:
+        raise ValueError("it is encrypted")
     with archive.open(member) as stream:
         start = stream.read(12)
         length = header_length(start)

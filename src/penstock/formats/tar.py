@@ -34,6 +34,7 @@ _ODD = {
     ord("4"): "a block device",
     ord("6"): "a named pipe",
 }
+_COMPRESSED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz"}
 _SPARSE = "is a sparse file; only regular files are read (tar without --sparse writes them)"
 
 
@@ -87,7 +88,9 @@ class _Headers:
         if told < 0 or (zlib.adler32(header) & 0xFFFF) != (1 + total) % 65521:
             signed = sum(header) - 256 * sum(byte > 127 for byte in header) - sum(field) + 256
             if told < 0 or signed != told:
+                hint = _compressed(header) if at == 0 else ""
                 what = "this is not a tar file" if at == 0 else "no header of a member, so the file is damaged"
+                what = f"{what}; {hint}" if hint else what
                 raise self.bad(at, what)
 
     def _number(self, header: bytes, at: int) -> int:
@@ -168,6 +171,8 @@ def members(
     while True:
         if not start <= at <= start + len(held) - BLOCK:
             if at + BLOCK > size:
+                if hint := _compressed(read_at(0, min(size, 8))):
+                    raise headers.bad(0, f"this is not a tar file; {hint}")
                 raise _cut(headers, at, size)
             held, start = read_at(at, min(chunk, size - at)), at
         header = held[at - start : at - start + BLOCK]
@@ -205,6 +210,14 @@ def _more(headers: _Headers, at: int) -> ReadError:
         "something follows the end of the archive: another archive, or damage; write one archive per file, or join "
         "them with tar --concatenate",
     )
+
+
+def _compressed(start: bytes) -> str:
+    """What to do with a file that begins so; "" if it does not look compressed."""
+    kind = next((kind for magic, kind in _COMPRESSED.items() if start.startswith(magic)), "")
+    if kind in ("", ".gz", ".zst"):
+        return kind and f"it is compressed: name it .tar{kind}"
+    return f"it is compressed, and {kind} is not read: use .tar.gz or .tar.zst"
 
 
 def _cut(headers: _Headers, at: int, size: int) -> ReadError:

@@ -11,13 +11,14 @@ What may be relied on:
 JPEG is decoded by simplejpeg, by OpenCV where that is missing, and by Pillow where both are. Everything else is
 decoded by Pillow; of several frames it takes the first. Gray and palette images become the mode that was asked for.
 Alpha is dropped, not blended, unless the mode has it. CMYK is converted without a colour profile. Of 16 bits the
-upper 8 are kept.
+upper 8 are kept. Files that another program would have to run, such as EPS, are refused.
 """
 
 from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
@@ -42,6 +43,9 @@ _CHANNELS = {"L": 1, "RGB": 3, "RGBA": 4}
 _NOT_GIVEN: Any = object()
 #: simplejpeg has no name for this subsampling, and others can decode it
 _UNUSUAL = "subsampling"
+#: formats of Pillow whose files another program would run (Ghostscript runs EPS), or that may hold such a file
+_PROGRAMS = frozenset({"EPS", "WMF", "IPTC"})
+_USUAL = {b"\xff\xd8\xff": ("JPEG",), b"\x89PNG": ("PNG",), b"GIF8": ("GIF",)}
 
 
 @overload
@@ -238,27 +242,44 @@ def _by_pillow(data: bytes, mode: str, check: Any, reduction: int = 0) -> tuple[
     if module is None:
         raise missing_extra("pillow", "images", "decoding this image")
     try:
-        with module.open(io.BytesIO(data)) as image:
+        with module.open(io.BytesIO(data), formats=_formats(module, data)) as image:
             check(*image.size)
             if reduction:
                 image.draft("L" if mode == "L" else None, tuple(side // reduction for side in image.size))
             image.load()
+            check(*image.size)  # an icon may hold a larger image than its header says
             orientation = 1 if reduction else int(image.getexif().get(0x0112, 1))
             return _converted(module, image, mode), orientation if 1 <= orientation <= 8 else 1
     except (DecodeError, MemoryError):
         raise
+    except module.DecompressionBombError as exc:
+        raise _broken(data, f"{exc} That limit is Pillow's own: PIL.Image.MAX_IMAGE_PIXELS sets it") from None
     except module.UnidentifiedImageError:
         raise _broken(data, "it is of no kind that Pillow knows") from None
     except Exception as exc:  # its plugins raise whatever parsing raises
         raise _broken(data, str(exc) or type(exc).__name__) from exc
 
 
+def _formats(module: Any, data: bytes) -> tuple[str, ...]:
+    """What Pillow may take the data for: the format that its first bytes name, or all but those of programs."""
+    return next((names for start, names in _USUAL.items() if data.startswith(start)), None) or _others(module)
+
+
+@cache
+def _others(module: Any) -> tuple[str, ...]:
+    module.init()  # which imports all plugins: usual images do without it
+    return tuple(name for name in module.ID if name not in _PROGRAMS)
+
+
 def _converted(module: Any, image: Any, mode: str) -> Pixels:
     if image.mode == "F":
         raise ValueError("it has floating-point values, which have no common range")
     if image.mode.startswith("I"):
+        values = np.asarray(image)
+        if image.mode == "I" and (values.min() < 0 or values.max() > 0xFFFF):
+            raise ValueError("it has values of 32 bits, which have no common range")
         # Pillow would clip 16 bits to 255.
-        image = module.fromarray((np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8))
+        image = module.fromarray((values.astype(np.uint32) >> 8).astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     if image.mode != mode:

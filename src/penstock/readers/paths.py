@@ -23,7 +23,7 @@ def files_of(paths: Any, what: str, options: Any, suffixes: tuple[str, ...]) -> 
     # Worker processes may have another working directory.
     found = [absolute(path) for path in storage.expanded(paths, what, options)]
     if isinstance(paths, (str, os.PathLike)) and _is_folder(os.fspath(paths), found):
-        chosen = [path for path in found if path.lower().partition("?")[0].endswith(suffixes)]
+        chosen = [path for path in found if storage.without_query(path).lower().endswith(suffixes)]
         if not chosen:
             raise PlanError(f"{what}: no file in {os.fspath(paths)!r} ends in {' or '.join(suffixes)}")
         return chosen

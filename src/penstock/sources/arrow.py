@@ -17,6 +17,7 @@ from penstock.errors import PlanError, ReadError
 from penstock.formats.columns import Columns, arrow, import_arrow
 from penstock.formats.groups import Groups
 from penstock.formats.seekable import arrow_name, seekable
+from penstock.formats.sound import check_batch
 from penstock.sources.shards import Options
 from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
 from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource, batch_of
@@ -98,6 +99,8 @@ class _Shard(TableShard):
         super().__init__(path, options, groups)
         pa = arrow()
         self._lock = threading.Lock()
+        #: record batches that were found sound
+        self._checked: set[int] = set()
         here = arrow_name(path)
         start = self.file.read_at(0, min(len(_FILE_MAGIC), self.size))
         try:
@@ -120,6 +123,9 @@ class _Shard(TableShard):
         try:
             with self._lock:
                 batch = self._batches.get(group)
+            if group not in self._checked:
+                check_batch(batch)
+                self._checked.add(group)
         except (pa.ArrowException, OSError, ValueError) as exc:
             raise ReadError(f"{self.path}: record batch {group}: {exc}") from exc
         table = pa.Table.from_batches([batch])

@@ -7,6 +7,7 @@ read by their position. A file that is cut short is refused when it is opened.
 
 from __future__ import annotations
 
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,12 +33,15 @@ CACHE_BYTES = 1 << 29
 _LISTED = "USO"
 
 
+#: what zipfile and its decompressors raise over damaged files
+_DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
+
 #: dtype and shape of the rows of each array
 Form = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def _is_npz(path: str) -> bool:
-    return path.lower().partition("?")[0].endswith(".npz")
+    return storage.without_query(path).lower().endswith(".npz")
 
 
 def _bad(path: str, exc: Exception) -> ReadError:
@@ -76,7 +80,7 @@ class _Shard(Shard):
                 self._rows = {"": npy_rows(self.path, self.file, 0, self.size)}
                 return self._rows
             found: Arrays = self.groups.get(self.path, lambda: npz_arrays(self.path, self.file, self.options))
-        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as exc:
+        except _DAMAGE as exc:
             raise _bad(self.path, exc) from exc
         if not found.nbytes:
             self._rows = found.rows
@@ -224,5 +228,5 @@ class NpyFiles(IndexedSource):
                 return npy_array(file.read())
             arrays = npz_arrays(path, file, self.options).rows
             return {name: rows.whole().copy() for name, rows in arrays.items()}
-        except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as exc:
+        except _DAMAGE as exc:
             raise _bad(path, exc) from exc

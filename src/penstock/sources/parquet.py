@@ -21,12 +21,14 @@ from penstock.formats.kinds import META, Form, Restored
 from penstock.formats.seekable import arrow_name, seekable
 from penstock.ops.op import Length
 from penstock.sources.shards import Options, files_label, names_content
-from penstock.sources.source import StreamSource, subset_of
-from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource
+from penstock.sources.source import Indices, StreamSource, subset_of
+from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource, said
 
 __all__ = ["ParquetSource", "ParquetStream"]
 
 _PURPOSE = "reading Parquet files"
+#: bytes of a value in memory, at least
+_WIDTHS, _NARROWEST = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}, 4
 #: rows of a stream that are made at once
 _PIECE = 256
 
@@ -69,8 +71,9 @@ class _File:
         found = self.file.metadata.row_group(group)
         wanted = None if self.columns is None else set(self.columns)
         parts = [found.column(number) for number in range(found.num_columns)]
+        # Values that repeat take next to nothing in the file, and their full width in memory.
         return sum(
-            part.total_uncompressed_size
+            max(part.total_uncompressed_size, part.num_values * _WIDTHS.get(part.physical_type, _NARROWEST))
             for part in parts
             if wanted is None or part.path_in_schema.partition(".")[0] in wanted
         )
@@ -261,9 +264,18 @@ class ParquetStream(StreamSource):
         if self.filter is None:
             columns = file.made(file.chosen(group))
             for first in range(skip, columns.count, _PIECE):
-                yield from columns.rows(range(first, min(first + _PIECE, columns.count)))
+                yield from _sound(shard, columns, range(first, min(first + _PIECE, columns.count)))
         elif group in self.filter.may_match(file, path):
             left = self.filter.rows(file, group)[skip:]
             columns = file.made(file.chosen(group))
             for first in range(0, len(left), _PIECE):
-                yield from columns.rows(left[first : first + _PIECE])
+                yield from _sound(shard, columns, left[first : first + _PIECE])
+
+
+def _sound(shard: tuple[str, int], columns: Columns, rows: Indices) -> list[Any]:
+    """Rows of a row group; values that Arrow cannot give are an error with the file."""
+    try:
+        return columns.rows(rows)
+    except (arrow().ArrowException, UnicodeDecodeError) as exc:
+        where = f"{shard[0]}: row group {shard[1]}: rows from {int(rows[0])} on"
+        raise ReadError(f"{where} cannot be read: {said(exc)}") from exc

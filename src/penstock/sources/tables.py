@@ -8,7 +8,7 @@ otherwise `why_not_shuffled` says what to do instead. A batch is one read per co
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from penstock.sources.shards import Options, Shard, ShardSource, split_runs
 from penstock.sources.source import Indices, picked
 from penstock.trees import stacked
 
-__all__ = ["CACHE_BYTES", "TableShard", "TableSource", "batch_of"]
+__all__ = ["CACHE_BYTES", "TableShard", "TableSource", "batch_of", "said"]
 
 #: decoded row groups that a process keeps
 CACHE_BYTES = 1 << 29
@@ -29,6 +29,8 @@ CACHE_BYTES = 1 << 29
 _FEW = 2
 #: Arrow counts the bytes of a text column in 31 bits, so larger tables stay in parts
 _ONE_TABLE = 1 << 30
+#: letters of a message of Arrow that are shown
+_SAID = 200
 #: where a single run stands among the rows that are wanted is never asked
 _NOWHERE = np.empty(0, dtype=np.int64)
 
@@ -145,9 +147,23 @@ class TableSource(ShardSource):
 
     def read_batch(self, indices: Indices) -> Any:
         chosen = picked(indices, self.subset)
-        return self._guarded(lambda: batch_of(self._runs(chosen), chosen))
+        return self._guarded(lambda: self._sound(chosen, lambda: batch_of(self._runs(chosen), chosen)))
 
     def _read(self, indices: Indices) -> Sequence[Any]:
+        rows: Sequence[Any] = self._sound(indices, lambda: self._rows(indices))
+        return rows
+
+    def _sound(self, indices: Indices, call: Callable[[], Any]) -> Any:
+        """What `call` makes of these rows; values that Arrow cannot give are an error with their file."""
+        try:
+            return call()
+        except (arrow().ArrowException, UnicodeDecodeError) as exc:
+            number = int(indices[0])
+            shard = int(np.searchsorted(self.starts, number, side="right")) - 1
+            row = number - int(self.starts[shard])
+            raise ReadError(f"{self.paths[shard]}: rows from {row} on cannot be read: {said(exc)}") from exc
+
+    def _rows(self, indices: Indices) -> Sequence[Any]:
         runs = self._runs(indices)
         if len(runs) == 1:
             columns, rows, _ = runs[0]
@@ -207,6 +223,16 @@ class TableSource(ShardSource):
         tables = [shard.ordered(group, self.names) for shard in shards for group in range(len(shard.starts) - 1)]
         alike = all(table.schema.equals(tables[0].schema) for table in tables)
         return shards[0].columns(arrow().concat_tables(tables) if alike else tables[0].slice(0, 0))
+
+
+def said(exc: Exception) -> str:
+    """What Arrow says, in one line: it repeats values that it cannot give, however long they are.
+
+    >>> said(ValueError("Wrapping \\n" + 1000 * "a" + " failed"))[-10:]
+    'aaaaaaa...'
+    """
+    text = " ".join(str(exc).split())
+    return text if len(text) <= _SAID else f"{text[:_SAID]}..."
 
 
 def batch_of(runs: Sequence[tuple[Columns, Indices, NDArray[np.int64]]], indices: Indices) -> Any:

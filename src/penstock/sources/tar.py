@@ -64,6 +64,11 @@ class Layout:
         """What a field is called in the sample; None if it is not wanted."""
         return self.names.get(extension) if self.names else extension
 
+    def rank(self, extension: str) -> int:
+        """The place of an extension among those that may stand for the same name."""
+        ways = self.needed.get(self.names.get(extension, ""), ())
+        return ways.index(extension) if extension in ways else 0
+
     def checked(self, sample: dict[str, Any], path: str, key: str) -> dict[str, Any]:
         """The sample with its fields in the order in which they were asked for, if all are there."""
         if not self.needed:
@@ -246,11 +251,18 @@ class _TarShard(Shard):
             path, extensions = self.file.path, self.extensions
             found: dict[Any, Any] = {
                 names[one]: _decoded(piece, extensions[one], path, key)
-                for one, piece in zip(fields, pieces, strict=True)
+                for one, piece in self._preferred(fields, pieces)
             }
         else:
-            found = {names[one]: piece for one, piece in zip(fields, pieces, strict=True)}
+            found = {names[one]: piece for one, piece in self._preferred(fields, pieces)}
         return {"__key__": key, **layout.checked(found, self.file.path, key)}
+
+    def _preferred(self, fields: list[int], pieces: list[bytes]) -> Iterable[tuple[int, bytes]]:
+        """The members of a sample; of several that may stand for one name, what was asked for first is last."""
+        found = zip(fields, pieces, strict=True)
+        if not self.layout.needed:
+            return found
+        return sorted(found, key=lambda one: self.layout.rank(self.extensions[one[0]]), reverse=True)
 
     def _tree(self, key: str, fields: list[int], pieces: list[bytes]) -> Any:
         members = {self.extensions[one]: piece for one, piece in zip(fields, pieces, strict=True)}
@@ -338,8 +350,9 @@ class TarStream(StreamSource):
     def _sample(self, fields: dict[str, bytes], path: str, key: str) -> dict[str, Any]:
         layout = self.layout
         sample: dict[str, Any] = {}
-        for extension, data in fields.items():
-            name = layout.name_of(extension)
+        order = sorted(fields, key=layout.rank, reverse=True) if layout.needed else fields
+        for extension in order:
+            data, name = fields[extension], layout.name_of(extension)
             if name is not None:
                 sample[name] = _decoded(data, extension, path, key) if layout.decode else data
         return {"__key__": key, **layout.checked(sample, path, key)}

@@ -80,7 +80,8 @@ def _conversion(name: str, kind: Any) -> Callable[[Any], Any]:
 def _single(value: Any, name: str, kind: type) -> Any:
     if len(value) != 1:
         raise ValueError(f"the feature {name!r} has {len(value)} values, not one; give ((n,), dtype) for it")
-    if isinstance(value, list) != (kind in (bytes, str)):
+    fits = isinstance(value, list) == (kind in (bytes, str))
+    if not fits or (kind is int and value.dtype.kind == "f"):
         has = "bytes" if isinstance(value, list) else str(value.dtype)
         raise ValueError(f"the feature {name!r} has {has}, not {kind.__name__}")
     return value[0].decode() if kind is str else value[0] if kind is bytes else kind(value[0])

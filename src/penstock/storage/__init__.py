@@ -20,7 +20,7 @@ rest goes to obstore (``s3 gs az http https``) or to fsspec (any other scheme). 
 from penstock.storage.disk import read_whole
 from penstock.storage.expand import ALL, expanded, folders, listed, walked
 from penstock.storage.files import File, file, read_all
-from penstock.storage.paths import braced, has_magic, joined, local, scheme_of, split_magic
+from penstock.storage.paths import braced, has_magic, joined, local, scheme_of, split_magic, without_query
 
 __all__ = [
     "ALL",
@@ -38,4 +38,5 @@ __all__ = [
     "scheme_of",
     "split_magic",
     "walked",
+    "without_query",
 ]

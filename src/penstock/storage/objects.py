@@ -54,12 +54,17 @@ class ObjectFile:
 
     @property
     def content(self) -> str:
-        told = self._told()
-        return f"{told['size']} bytes of {told['e_tag'] or told['last_modified']}"
+        return _version(self._told())
 
     def _told(self) -> Mapping[str, Any]:
         if self._meta is None:
-            found: Mapping[str, Any] = self._tried(lambda store, key: store.head(key), "its size")
+            try:
+                found: Mapping[str, Any] = self._tried(lambda store, key: store.head(key), "its size")
+            except (FileNotFoundError, PermissionError):
+                if scheme_of(self.path) not in ("http", "https"):
+                    raise
+                # Servers without HEAD, and addresses that are signed for GET, say so in these ways too.
+                found = self._tried(lambda store, key: store.get(key, options={"range": (0, 1)}).meta, "its size")
             self._meta = found
         return self._meta
 
@@ -69,10 +74,14 @@ class ObjectFile:
     def read_at(self, offset: int, length: int) -> bytes:
         if length == 0:
             return b""
-        data = self._tried(
-            lambda store, key: bytes(store.get_range(key, start=offset, length=length)),
-            f"{length} bytes at position {offset}",
+        meta, data = self._tried(
+            lambda store, key: _ranged(store, key, offset, length), f"{length} bytes at position {offset}"
         )
+        if self._meta is not None and _differ(self._meta, meta):
+            raise ReadError(
+                f"{self.path} has changed since it was opened: it was {_version(self._meta)}, and is "
+                f"{_version(meta)}; leave files alone while they are read, and make the pipeline again"
+            )
         if len(data) != length:
             raise ReadError(
                 f"{self.path}: {length} bytes at position {offset} were asked for, and it ends at "
@@ -89,6 +98,25 @@ class ObjectFile:
     def _tried(self, call: Callable[[Any, str], T], what: str) -> T:
         client, key = _place(self.path, self._options)
         return _read(self._retries, client, lambda store: call(store, key), self.path, what)
+
+
+def _version(meta: Mapping[str, Any]) -> str:
+    return f"{meta['size']} bytes of {meta['e_tag'] or meta['last_modified']}"
+
+
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two answers are about two versions. What a server leaves out of one of them is not compared."""
+    if one["size"] != other["size"]:
+        return True
+    tags = [str(told["e_tag"] or "").removeprefix("W/") for told in (one, other)]
+    times = [told["last_modified"].timestamp() for told in (one, other)]  # 0 if the server does not say it
+    return tags[0] != tags[1] if all(tags) else all(times) and times[0] != times[1]
+
+
+def _ranged(store: Any, key: str, offset: int, length: int) -> tuple[Mapping[str, Any], bytes]:
+    """A part of an object, and what the store says of the object with it."""
+    found = store.get(key, options={"range": (offset, offset + length)})
+    return found.meta, bytes(found.bytes())
 
 
 def _read(retries: Retries, client: Client, call: Callable[[Any], T], path: str, what: str) -> T:

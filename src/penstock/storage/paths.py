@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from penstock.errors import PlanError
 
-__all__ = ["braced", "has_magic", "joined", "local", "matcher", "scheme_of", "split_magic"]
+__all__ = ["braced", "has_magic", "joined", "local", "matcher", "scheme_of", "split_magic", "without_query"]
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
 _MAGIC = re.compile(r"[*?[]")
@@ -52,6 +52,15 @@ def local(path: str) -> str | None:
             f"{path!r} names the machine {host!r}; a file:// URL has three slashes: file:///{host}/{rest}"
         )
     return unquote(slash + rest, errors="surrogateescape")
+
+
+def without_query(path: str) -> str:
+    """A web address without what follows its ``?``; any other path as it is, since there it is a letter.
+
+    >>> without_query("https://host/a.gz?key=1"), without_query("why?.gz")
+    ('https://host/a.gz', 'why?.gz')
+    """
+    return path.partition("?")[0] if scheme_of(path) in ("http", "https") else path
 
 
 def has_magic(path: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.errors import NotCarried, PenstockError, PlanError, missing_extra
 from penstock.formats.tree import TREE_KEY, TREE_MARK, to_msgpack
-from penstock.writers.writer import State, Writer
+from penstock.writers.writer import STATE, State, Writer, durable, saved_state
 
 __all__ = ["LmdbWriter"]
 
@@ -55,14 +55,17 @@ class LmdbWriter(Writer):
         if found is None:
             return None
         if found == TREE_MARK:
-            with self._opened().begin() as transaction:
-                entries = transaction.stat()["entries"] - 1
-            return {"done": True, "samples": entries}
+            return saved_state(self.folder) or self._of_others()
         if not found.startswith(_STATE):
             raise PenstockError(f"{self.folder}: it was written by another version of penstock; use another folder")
         state: State = json.loads(found[len(_STATE) :])
         self.memo = state.pop("memo", {})
         return state
+
+    def _of_others(self) -> State:
+        """The state of a finished database that came without its state, such as a copy of `data.mdb` alone."""
+        with self._opened().begin() as transaction:
+            return {"done": True, "samples": transaction.stat()["entries"] - 1}
 
     def found(self) -> str:
         if os.path.exists(self.folder) and not os.path.isdir(self.folder):
@@ -71,7 +74,7 @@ class LmdbWriter(Writer):
 
     def clear(self) -> None:
         self.abort()
-        for name in ("data.mdb", "lock.mdb", ".data.mdb.index"):
+        for name in (STATE, "data.mdb", "lock.mdb", ".data.mdb.index"):
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.folder, name))
 
@@ -91,7 +94,11 @@ class LmdbWriter(Writer):
     def commit(self, shard: int, state: State) -> None:
         if self._transaction is None:
             self._transaction = self._opened().begin(write=True)
-        mark = TREE_MARK if state["done"] else _STATE + json.dumps({**state, "memo": self.memo}).encode()
+        told = json.dumps({**state, "memo": self.memo}).encode()
+        if state["done"]:
+            # A database that is complete says no more than that. What it is complete of, a later run has to know.
+            durable(os.path.join(self.folder, STATE), told)
+        mark = TREE_MARK if state["done"] else _STATE + told
         self._transaction.put(TREE_KEY, mark)
         transaction, self._transaction = self._transaction, None
         transaction.commit()  # which is on the disk when it returns

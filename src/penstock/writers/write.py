@@ -231,9 +231,10 @@ def _alone(folder: str) -> Iterator[None]:
         return
     held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PenstockError(f"another process is writing to {folder!r}; wait for it, or end it") from None
         yield
-    except BlockingIOError:
-        raise PenstockError(f"another process is writing to {folder!r}; wait for it, or end it") from None
     finally:
         os.close(held)

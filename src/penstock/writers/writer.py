@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, ClassVar
 
 from penstock.errors import PenstockError, PlanError
 
-__all__ = ["STATE", "FileWriter", "Writer", "durable"]
+__all__ = ["STATE", "FileWriter", "Writer", "durable", "saved_state"]
 
 #: the file with the state, beside the shards
 STATE = ".penstock-write.json"
@@ -80,6 +80,19 @@ def _rename(temporary: str, path: str) -> None:
             os.close(folder)
 
 
+def saved_state(folder: str) -> State | None:
+    """What the file beside the shards says, the memo included; None if there is none."""
+    path = os.path.join(folder, STATE)
+    try:
+        with open(path, "rb") as file:
+            found: State = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except ValueError as exc:
+        raise PenstockError(f"{path} cannot be read: {exc}; write(overwrite=True) begins anew") from None
+    return found
+
+
 class FileWriter(Writer):
     """A file per shard, ``000000.tar`` and so on, each under a temporary name until it is finished."""
 
@@ -137,15 +150,9 @@ class FileWriter(Writer):
     # ------------------------------------------------------------------ what is there
 
     def state(self) -> State | None:
-        path = os.path.join(self.folder, STATE)
-        try:
-            with open(path, "rb") as file:
-                found: State = json.loads(file.read())
-        except FileNotFoundError:
-            return None
-        except ValueError as exc:
-            raise PenstockError(f"{path} cannot be read: {exc}; write(overwrite=True) begins anew") from None
-        self.memo = found.pop("memo", {})
+        found = saved_state(self.folder)
+        if found is not None:
+            self.memo = found.pop("memo", {})
         return found
 
     def found(self) -> str:
