@@ -1,8 +1,10 @@
 """How many samples go into one ticket. Pure.
 
 About a millisecond of work, and five of them for another process: long enough to drown the cost of a hand-over,
-short enough not to be noticed. Many workers that wait at the same time hand in one after the other, under one lock,
-and that cost adds up. So their tickets may be longer, once the stage has made many samples and if those are small.
+short enough not to be noticed. Waking a thread on another core may take a fifth of a millisecond, so a ticket takes
+up to four milliseconds once its stage has made many samples, if its samples fit into the processor's cache.
+Many workers that wait at the same time hand in one after the other, under one lock, and that cost adds up. So their
+tickets may be longer still, if the samples are small.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ TARGET_REMOTE_S = 0.005
 PAUSE_S = 4 * TARGET_S
 PAUSE_REMOTE_S = 4 * TARGET_REMOTE_S
 
-#: what a ticket may take more for each worker beside it, and at the most
-_PER_WORKER_S, _LONGEST_S = 0.0005, 0.032
-#: longer tickets have fewer bytes than this, and fewer samples than this part of what each worker has made
-_SMALL_BYTES, _EARLY = 64 * 1024, 16
+#: what a ticket may take if its samples have no more bytes than this
+_LONG_S, _LONG_BYTES = 0.004, 1024 * 1024
+#: what it may take more for each worker beside it, and at the most, if its samples have no more bytes than this
+_PER_WORKER_S, _LONGEST_S, _SMALL_BYTES = 0.0005, 0.032, 64 * 1024
+#: such tickets have at most this part of the samples that each worker has made
+_EARLY = 16
 
 #: batches that are one read each go together up to so many, or as many as have so few bytes: their memory should
 #: still be in the cache when it is used again
@@ -62,6 +66,19 @@ class Sizer:
     ...     sizer.record(16, seconds=1.0)   # three do
     >>> sizer.size
     1
+
+    After a while a ticket takes four milliseconds, if its samples are known to fit into the processor's cache:
+
+    >>> cheap = Sizer()
+    >>> for _ in range(40):
+    ...     cheap.record(cheap.size, seconds=cheap.size * 1e-5)
+    >>> cheap.size
+    100
+    >>> cheap.unit_bytes = 1000
+    >>> for _ in range(40):
+    ...     cheap.record(cheap.size, seconds=cheap.size * 1e-5)
+    >>> cheap.size
+    400
 
     With many workers, small samples that each take longer than a ticket should go together after a while:
 
@@ -100,15 +117,15 @@ class Sizer:
         if self.size == 1 and seconds >= self._long_s:
             return
         per_unit_s = sorted(self._recent)[len(self._recent) // 2]
-        if per_unit_s <= 0:
-            fitting = _LARGEST
-        else:
-            fitting = int(self._target_s / per_unit_s)
-            if self._long_s > self._target_s:
-                # A longer ticket, of which there may be many at once.
-                early, by_bytes = self._made // (_EARLY * self._workers), _SMALL_BYTES / max(self.unit_bytes, 1)
-                fitting = max(fitting, int(min(self._long_s / per_unit_s, early, by_bytes)))
+        fitting = _LARGEST if per_unit_s <= 0 else self._fitting(per_unit_s)
         self.size = max(1, min(fitting, 2 * self.size, _LARGEST))
+
+    def _fitting(self, per_unit_s: float) -> int:
+        """How many units a ticket should have that take so long each."""
+        early, unit_bytes = self._made // (_EARLY * self._workers), max(self.unit_bytes, 1)
+        longer = min(max(_LONG_S, self._target_s) / per_unit_s, _LONG_BYTES / unit_bytes)
+        longest = min(self._long_s / per_unit_s, _SMALL_BYTES / unit_bytes)
+        return int(max(self._target_s / per_unit_s, min(early, max(longer, longest))))
 
 
 def shared(left: int, workers: int, usual: int) -> int:
