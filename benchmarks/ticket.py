@@ -124,7 +124,7 @@ def cpu_ratios(bench: Bench, ours: Callable[[], int], bare: Callable[[], int]) -
 
 
 def calls_per_ticket(fn: Callable[[int], int], workers: int, n: int) -> float:
-    """Python and C calls of all threads per sample, those of the function itself left out."""
+    """Python and C calls of all threads per sample, without the function and what it calls."""
     counts: dict[int, int] = {}
 
     def count(frame: Any, event: str, arg: Any) -> None:
@@ -140,10 +140,13 @@ def calls_per_ticket(fn: Callable[[int], int], workers: int, n: int) -> float:
             counts.clear()
             sum(loader)
             total = sum(counts.values())
+        counts.clear()
+        fn(0)
+        own = sum(counts.values())
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    return total / n - 2  # the function, and what it calls
+    return total / n - own
 
 
 def main() -> None:
