@@ -35,8 +35,13 @@ __all__ = [
     "worker_count",
 ]
 
-#: the executors that come with penstock, by name; without a class, `penstock.executors` imports it
-OWN: dict[str, type[Executor] | None] = dict.fromkeys(("async", "inline", "process", "thread"))
+#: the executors that come with penstock, by name: the class, or where it is, as "module:name"
+OWN: dict[str, type[Executor] | str] = {
+    "async": "penstock.executors.coroutines:AsyncExecutor",
+    "inline": "penstock.executors.inline:InlineExecutor",
+    "process": "penstock.executors.processes:ProcessExecutor",
+    "thread": "penstock.executors.threads:ThreadExecutor",
+}
 
 
 class Worker(ABC):

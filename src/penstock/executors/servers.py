@@ -17,7 +17,6 @@ Templates (`penstock.executors.templates`) are servers too, and end by the same 
 
 from __future__ import annotations
 
-import array
 import atexit
 import marshal
 import os
@@ -105,7 +104,7 @@ class Server:
 
     def order(self, fds: Sequence[int]) -> None:
         """Hand over what a new process gets. One byte and its descriptors arrive together or not at all."""
-        send_with(self.control, fds)
+        socket.send_fds(self.control, [b"+"], fds)
 
     def close(self) -> None:
         """End it, with all processes it has left, and wait until it has gone."""
@@ -246,12 +245,6 @@ def launch(request: newborn.Request, fds: Sequence[int], environ: Mapping[str, s
         # It is ours to wait for; otherwise Popen would warn about it and wait for it, too.
         process.returncode = 0
     return process.pid
-
-
-def send_with(control: socket.socket, fds: Sequence[int]) -> None:
-    """Send one byte, and descriptors with it."""
-    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-    control.sendmsg([b"+"], [rights], getattr(socket, "MSG_NOSIGNAL", 0))
 
 
 @contextmanager

@@ -28,7 +28,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from penstock import system
@@ -403,12 +403,8 @@ def keep_warm(options: StartOptions = StartOptions()) -> AbstractContextManager[
     """
     environ = options.environ()
     if options.chosen() != "forkserver":
-        return contextmanager(_nothing)()
+        return nullcontext()
     return servers.keep(options.server_key(environ), environ)
-
-
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _why(exc: OSError) -> str:

@@ -87,18 +87,18 @@ class Template(servers.Server):
     def _send(self, programs: Sequence[Loadable]) -> None:
         server = self._process.server
         assert server is not None
-        servers.send_with(self.control, [server.control.fileno()])
+        socket.send_fds(self.control, [b"+"], [server.control.fileno()])
         listed = [(one.token, len(one.data), len(one.blocks), list(one.later)) for one in programs]
         with servers.request_file({"programs": listed}) as file:
-            servers.send_with(self.control, [file])
+            socket.send_fds(self.control, [b"+"], [file])
         for program in programs:
             with servers.unnamed_file() as opened:
                 opened.write(program.data)
                 opened.flush()
-                servers.send_with(self.control, [opened.fileno()])
+                socket.send_fds(self.control, [b"+"], [opened.fileno()])
             fds = [block.fd for block in program.blocks]
             for first in range(0, len(fds), MOST_FDS):
-                servers.send_with(self.control, fds[first : first + MOST_FDS])
+                socket.send_fds(self.control, [b"+"], fds[first : first + MOST_FDS])
 
     @property
     def control(self) -> socket.socket:
