@@ -17,7 +17,7 @@ from penstock.ops.op import In as Sample
 from penstock.provenance import Place
 from penstock.trees import stacked
 
-__all__ = ["Batch", "Cut"]
+__all__ = ["Batch", "Cut", "member_name"]
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,7 @@ class Batch(Op[Sample, Any]):
         """Each of `samples` is the list of one group; the places are those of their samples."""
         if self.collate is not None:
             return list(info.each(self.collate, samples))
-
-        def describe(number: int) -> str:
-            return f"sample {info.task.index_of(info.task.place_in_hand[number])}"
-
-        return list(info.each(partial(stacked, describe=describe, pad=self.pad), samples))
+        return list(info.each(partial(stacked, describe=member_name(info), pad=self.pad), samples))
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         return Cut(self.size, self.drop_last, one_read=self.collate is None and self.pad is None)
@@ -95,6 +91,11 @@ class Batch(Op[Sample, Any]):
         if not isinstance(n, int):
             return n
         return n // self.size if self.drop_last else -(-n // self.size)
+
+
+def member_name(info: Any) -> Callable[[int], str]:
+    """What errors call a sample, by its number in the group that a worker has in hand."""
+    return lambda number: f"sample {info.task.index_of(info.task.place_in_hand[number])}"
 
 
 def too_few(count: int, size: int) -> RaggedBatch:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from penstock.errors import StateMismatch
-from penstock.provenance import Place
+from penstock.provenance import Passed, Place
 
-__all__ = ["LOST", "Absent", "Ingredient", "Input", "Joint", "Length", "Memo", "Redone"]
+__all__ = ["LOST", "Absent", "Ingredient", "Input", "Joint", "Length", "Memo", "Redone", "Repeating"]
 
 #: a number of samples, ``math.inf`` for no end, None for "not known before the run"
 Length = float | int | None
@@ -304,3 +304,15 @@ class Joint(ABC):
     def remake(self, place: Place, samples: Sequence[Any]) -> Any:
         """The output at `place` again, of its members. `LOST` stands for one of either that cannot be made."""
         return samples[0]
+
+
+class Repeating(Joint):
+    """Starts its one input again when that has ended. The place of a sample names the pass that it came in."""
+
+    opens_inputs = True
+
+    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
+        return Passed(place, epoch)
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return (Ingredient(place.place, 0, place.number),)

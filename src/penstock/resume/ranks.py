@@ -213,7 +213,7 @@ class _Union:
         self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool
     ) -> Edge:
         held = [one for edge in edges if edge is not None for one in edge.held()]
-        if isinstance(stage.feed, Indexed) and stage.unit == 1 and not any(_groups(stage)):
+        if isinstance(stage.feed, Indexed) and stage.unit == 1 and not stage.groups:
             front, more = self._source(stage, edges, ranks, ended)
         elif isinstance(stage.feed, Indexed):
             inner = [self._inner(edge) for edge in edges]
@@ -269,7 +269,3 @@ class _Union:
             f"the state is of another number of ranks, and ranks do not deliver in step here; {label} behind "
             f"shard(): {why}; go on with as many ranks as before"
         )
-
-
-def _groups(stage: Stage) -> list[bool]:
-    return [step.op.effect.value == "regroups" for step in stage.steps if step.op.effect.value == "regroups"]
