@@ -63,7 +63,7 @@ class ProcessWorker(ThreadWorker):
 
     @property
     def starting(self) -> bool:
-        return self.front is not None and bool(self.front.out) and self.front.line is None
+        return self.front is not None and bool(self.front.out) and self.front.connection is None
 
     def stack(self) -> str:
         return f"  in {self.process!r}"

@@ -187,7 +187,7 @@ class Templates:
         for _ in range(_TRIES):
             template = None
             try:
-                template = self._joined()
+                template = self._acquired()
                 if template is None:
                     break
                 return Process(entry, name, self.options, template)
@@ -196,7 +196,7 @@ class Templates:
                     servers.discard(template)
         return Process(entry, name, self.options)
 
-    def _joined(self) -> Template | None:
+    def _acquired(self) -> Template | None:
         """A template for all programs that are worth one, to be used by one more process."""
         if self.options.chosen() != "forkserver" or sys.platform != "linux":
             return None

@@ -42,7 +42,7 @@ from penstock.memory.memmaps import OpenFiles, address_of
 from penstock.memory.modules import importable, imported_by
 from penstock.memory.packed import PackedList, pack_list, worth_packing
 from penstock.memory.segment import SENDABLE, Mapping, same_bytes
-from penstock.memory.unsendable import Part, Unsendable, explained, heaviest
+from penstock.memory.unsendable import Labelled, Unsendable, explained, heaviest
 
 __all__ = ["Parcel", "pack", "unpack"]
 
@@ -97,7 +97,7 @@ class Parcel:
         return f"<Parcel: {self.nbytes} bytes, {self.shared_bytes} in {len(self.blocks)} blocks>"
 
 
-def pack(value: Any, what: str, parts: Sequence[Part] = ()) -> Parcel:
+def pack(value: Any, what: str, parts: Sequence[Labelled] = ()) -> Parcel:
     """Pickle `value` for workers. Raises PlanError where something in it cannot be sent.
 
     `what` is its name in messages. `parts` are things within it, each with a name of its own such as

@@ -38,7 +38,7 @@ class Draft:
 
 
 def begins_anew(draft: Draft, op: Op[Any, Any]) -> bool:
-    """Whether `op` needs a line before it, so that samples before it are owed one by one, by their places.
+    """Whether `op` needs a `Renumber` before it, so that samples before it are owed one by one, by their places.
 
     So it is where outputs alternate, and where an op that does not keep the order takes single outputs of a sample.
     """

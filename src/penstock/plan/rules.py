@@ -22,8 +22,8 @@ from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.ops.joint import Joint, Length
-from penstock.ops.line import Line
 from penstock.ops.op import Effect, Op, added, blocks, group_size, in_own_thread, joint_of
+from penstock.ops.renumber import Renumber
 from penstock.plan.draft import Draft, begins_anew, remember, why_not_fused
 from penstock.plan.lengths import flow_length, lengths
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
@@ -110,7 +110,7 @@ class _Maker:
             until = next((other for other in decoupled if other >= number), None)
             self.loose = until is not None and _keeps_order(steps[number:until])
             if begins_anew(draft, step.op):
-                draft = self._lined_up(draft, step, sites[number + 1], f"{segment}-line")
+                draft = self._renumbered(draft, step, sites[number + 1], f"{segment}-line")
             if (joint := joint_of(step.op)) is not None:
                 draft = self._with_joint(draft, step, joint, sites[number + 1], steps[number + 1 :], top, segment)
             else:
@@ -266,12 +266,12 @@ class _Maker:
         after.reasons.append("samples reach the worker processes through shared memory")
         return after
 
-    def _lined_up(self, draft: Draft, step: Step, place: tuple[Site, int], segment: str) -> Draft:
-        """A new segment, which is resumed by the numbers of its samples."""
+    def _renumbered(self, draft: Draft, step: Step, place: tuple[Site, int], segment: str) -> Draft:
+        """A new segment: a resumed stream names its samples by new numbers."""
         stage = self._finished(draft)
-        line = Step(Line(), self.steps, "line", added=True)
+        renumber = Step(Renumber(), self.steps, "renumber", added=True)
         self.steps += 1
-        after = Draft(Joined((stage,), line), *place, segment)
+        after = Draft(Joined((stage,), renumber), *place, segment)
         after.reasons.append(f"not fused with stage {stage.number}: {step.op.label} takes its samples one by one")
         return after
 

@@ -48,8 +48,8 @@ def serve(sock: socket.socket, name: str) -> None:
 
 
 class _Pump:
-    def __init__(self, line: WorkerEnd) -> None:
-        self.line = line
+    def __init__(self, connection: WorkerEnd) -> None:
+        self.connection = connection
         self.engine: Engine | None = None
         self._cpu_began = process_time()
         self._sending = threading.Lock()
@@ -80,7 +80,7 @@ class _Pump:
 
     def listen(self) -> None:
         while True:
-            message = self.line.receive()
+            message = self.connection.receive()
             kind, *said = message.head
             with self._changed:
                 getattr(self, f"_on_{kind}")(message, *said)
@@ -91,12 +91,12 @@ class _Pump:
         self._allowed = allowed
         try:
             flow, options, seed, memory = unpack(message.body.data, message.fds)
-            if self.line.desk is not None:
+            if self.connection.desk is not None:
                 # Processes have died before: do one thing after the other, and show what is in hand.
-                self.line.desk.take(1)
+                self.connection.desk.take(1)
                 options = replace(options, inline=True)
             self.engine = Engine(flow, options, seed, memory)
-            self.engine.desk = self.line.desk
+            self.engine.desk = self.connection.desk
             self.engine.condemned = {tuple(call): how for call, how in condemned}
             self.engine.asks = False
         except BaseException as exc:
@@ -246,7 +246,7 @@ class _Pump:
         with self._changed:
             grant = self._credits.popleft()
             self._unread.append(layout.nbytes)
-        cargo, body = self.line.stow(chunk, layout, grant, self._ask)
+        cargo, body = self.connection.stow(chunk, layout, grant, self._ask)
         now = perf_counter()
         stats = edge = None
         if now - self._told > _STATS_S:
@@ -277,4 +277,4 @@ class _Pump:
 
     def _send(self, head: Any, body: Any = ()) -> None:
         with self._sending:
-            self.line.wire.send(head, body)
+            self.connection.wire.send(head, body)

@@ -1,4 +1,4 @@
-"""The other end of a `Line`, in a worker process or an isolated one: messages, the desk, and blocks to write to."""
+"""The other end of a `Connection`, in a worker process or an isolated one: messages, the desk, its blocks."""
 
 from __future__ import annotations
 
