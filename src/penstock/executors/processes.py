@@ -156,5 +156,6 @@ class Processes(Pool):
             raise PlanError(f"Processes(env=) takes names and values as strings, got {self.env!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"on_death": self.on_death, "start": self.start, "env": dict(self.env), "mallopt": self.mallopt}
-        return partial(Processes, self.workers, **options), ()
+        env = dict(self.env)
+        make = partial(Processes, on_death=self.on_death, start=self.start, env=env, mallopt=self.mallopt)
+        return make, (self.workers,)
