@@ -54,6 +54,7 @@ __all__ = [
     "blocks",
     "group_size",
     "in_own_thread",
+    "is_eager",
     "joint_of",
 ]
 
@@ -296,7 +297,9 @@ class Op(ABC, Generic[In, Out]):
         return (self,), ()
 
     def length(self, n: Length) -> Length:
-        """How many samples leave when `n` come."""
+        """How many samples leave when `n` come. If the op has an `Order`, the order says it for whole numbers."""
+        if isinstance(n, int) and (order := self.order()) is not None:
+            return order.length(n)
         return n if self.effect in (Effect.KEEPS, Effect.PASSES, Effect.DEALS) and not self.may_skip else unknown(n)
 
 
@@ -305,10 +308,15 @@ def joint_of(op: Op[Any, Any]) -> Joint | None:
     return op.joint(Key(0, ""), 0, op.memo())
 
 
+def is_eager(op: Op[Any, Any]) -> bool:
+    """Whether `op` keeps samples ready, so that what comes after it never waits for the workers before it."""
+    joint = joint_of(op)
+    return joint is not None and joint.eager
+
+
 def in_own_thread(op: Op[Any, Any]) -> bool:
     """Whether `op` runs in one thread of its own in this process, and the ops after it ride there."""
-    joint = joint_of(op)
-    return op.moves is not None or (joint is not None and joint.eager)
+    return op.moves is not None or is_eager(op)
 
 
 def blocks(op: Op[Any, Any]) -> bool:
