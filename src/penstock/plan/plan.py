@@ -16,7 +16,7 @@ from penstock.ops.joint import Joint, Length
 from penstock.ops.op import Effect, Op, Order, joint_of
 from penstock.sources.source import Composite, IndexedSource, StreamSource
 
-__all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed"]
+__all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed", "straight_before"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,13 @@ class Joined:
 Feed = Indexed | Streamed | Joined
 
 
+def straight_before(feed: Feed) -> Stage | None:
+    """The stage whose samples a feed passes on as they are, without a joint; None if there is none."""
+    if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
+        return feed.children[0]
+    return None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """A run of ops in one place, fused into one program."""
@@ -146,19 +153,14 @@ class Stage:
     @property
     def depth(self) -> int:
         """The same for all ops since the source or joint that its samples come from."""
-        feed = self.feed
-        if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
-            return self.expands + feed.children[0].depth
-        return self.expands
+        before = straight_before(self.feed)
+        return self.expands + (0 if before is None else before.depth)
 
     @property
     def in_order(self) -> bool:
         """Whether samples leave it in the order in which they left that source or joint."""
-        feed = self.feed
-        ordered = self.ordered and self.interleave == 1
-        if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
-            return ordered and feed.children[0].in_order
-        return ordered
+        before = straight_before(self.feed)
+        return self.ordered and self.interleave == 1 and (before is None or before.in_order)
 
     @property
     def joint_op(self) -> Op[Any, Any] | None:

@@ -22,7 +22,7 @@ from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.ops.joint import Joint, Length
-from penstock.ops.op import Effect, Op, added, blocks, group_size, in_own_thread, joint_of
+from penstock.ops.op import Effect, Op, added, blocks, group_size, in_own_thread, is_eager, joint_of
 from penstock.ops.renumber import Renumber
 from penstock.plan.draft import Draft, begins_anew, remember, why_not_fused
 from penstock.plan.lengths import flow_length, lengths
@@ -90,7 +90,7 @@ class _Maker:
         """
         top = default is None
         steps = self._numbered(flow.ops, path)
-        decoupled = [number for number, step in enumerate(steps) if _decouples(step.op)]
+        decoupled = [number for number, step in enumerate(steps) if is_eager(step.op)]
         if decoupled:
             self.lengths.update(zip([step.number for step in steps], lengths(flow), strict=False))
         sites = self._placed(flow, steps, default)
@@ -468,10 +468,7 @@ def _grouped(stage: Stage) -> list[int]:
 
 def _carrying(stage: Stage) -> Op[Any, Any] | None:
     """An op before the end of `stage` whose joint goes on from epoch to epoch."""
-    for one in stage.walk():
-        if one.joint is not None and one.joint.carries:
-            return one.joint_op
-    return None
+    return next((one.joint_op for one in stage.walk() if one.joint is not None and one.joint.carries), None)
 
 
 def _keeps_order(later: list[Step]) -> bool:
@@ -479,18 +476,8 @@ def _keeps_order(later: list[Step]) -> bool:
     return not any(joint_of(step.op) is not None or step.op.delivery.interleave > 1 for step in later)
 
 
-def _decouples(op: Op[Any, Any]) -> bool:
-    """Whether what is behind `op` must not wait for the workers of what is before it."""
-    joint = joint_of(op)
-    return joint is not None and joint.eager
-
-
-def _on_loop(site: Site) -> bool:
-    return find_executor(site.kind).asynchronous
-
-
 def _rides(site: Site, blocking: bool, asynchronous: bool) -> bool:
     """Whether an op without a placement may run at `site`."""
     if site.kind == "inline":
         return True
-    return not blocking if _on_loop(site) else not asynchronous
+    return not blocking if find_executor(site.kind).asynchronous else not asynchronous

@@ -15,7 +15,7 @@ from typing import Any
 from penstock.errors import StateMismatch
 from penstock.ops.joint import Joint
 from penstock.ops.op import Key
-from penstock.plan.plan import Indexed, Joined, Plan, Stage
+from penstock.plan.plan import Indexed, Joined, Plan, Stage, straight_before
 from penstock.resume.schema import (
     Edge,
     Front,
@@ -205,8 +205,8 @@ class _Union:
         """The edge that leads to a stage: to the one before it, where no joint stands between the two."""
         if stage.interleave > 1:
             raise self._refused(stage.label, "its inputs take turns")
-        if isinstance(stage.feed, Joined) and stage.feed.step is None and stage.feed.composite is None:
-            return self._edge(stage.feed.children[0], edges, ranks, ended)
+        if (before := straight_before(stage.feed)) is not None:
+            return self._edge(before, edges, ranks, ended)
         return self._from_feed(stage, edges, ranks, ended)
 
     def _from_feed(
