@@ -199,7 +199,9 @@ class Process:
 
     def _start_own(self, method: str, request: newborn.Request, environ: dict[str, str]) -> None:
         if method == "spawn":
-            pid, inherited_peak = servers.launch(request, self._theirs, environ), own_peak_bytes()
+            launched, inherited_peak = servers.launch(request, self._theirs, environ), own_peak_bytes()
+            launched.returncode = 0  # `OwnChild` waits for it; Popen would, too
+            pid = launched.pid
         else:
             pid, inherited_peak = self._fork({**request, "forked": True}), 0
         try:
