@@ -74,11 +74,11 @@ class ServedChild(_Child):
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
-        #: None as long as it is not born
+        #: None until the server has forked it
         self.pid: int | None = None
-        #: why there is none
+        #: errno of the fork that failed
         self.refused: int | None = None
-        #: the server went away without a word, so nobody has the child on a lead but its lifeline
+        #: the server has ended without a report, so only the lifeline can still end the child
         self.orphaned = False
         self._heard = b""
 

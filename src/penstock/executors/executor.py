@@ -48,7 +48,7 @@ class Worker(ABC):
     """One worker of an executor: it runs the loop until the loop returns."""
 
     name: str
-    #: given up while inside a call: it ends as soon as the call returns
+    #: abandoned while inside a call: the worker ends as soon as the call returns
     retired: bool = False
     #: a test chooses who runs next, so `turn` is called wherever another worker might as well run
     staged: bool = False
@@ -68,7 +68,7 @@ class Worker(ABC):
         """End the call in hand, where that is possible."""
 
     def forgo(self) -> None:
-        """Nobody may be waiting for what the worker has in hand: it need not go on with it."""
+        """The loader may have dropped the epoch: the worker need not finish a ticket that nobody waits for."""
 
     @abstractmethod
     def join(self, timeout_s: float) -> bool:

@@ -42,7 +42,6 @@ __all__ = [
     "close_all",
     "discard",
     "join",
-    "keep",
     "launch",
     "release",
     "replace",
@@ -180,16 +179,6 @@ def replace(server: Server, environ: Mapping[str, str]) -> Server:
     discard(server)
     release(server)
     return acquire(server.key, environ)
-
-
-@contextmanager
-def keep(key: Key, environ: Mapping[str, str]) -> Iterator[None]:
-    """Start the server for `key` now, and use it for as long as this lasts."""
-    server = acquire(key, environ)
-    try:
-        yield
-    finally:
-        release(server)
 
 
 def _settle() -> None:

@@ -26,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
+from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -271,11 +272,9 @@ def _cached(function: Any) -> Any:
     """A function behind `lru_cache`. Pickle would send its name, and a worker has no such name in `__main__`."""
     module = sys.modules.get(getattr(function, "__module__", ""))
     if type(module) is ModuleType and module.__name__ != "__main__" and importable(module):
-        found: Any = module
-        for name in function.__qualname__.split("."):
-            found = getattr(found, name, None)
-        if found is function:
-            return NotImplemented
+        with suppress(AttributeError):
+            if attrgetter(function.__qualname__)(module) is function:
+                return NotImplemented
     return _make_cached, (function.__wrapped__, function.cache_parameters())
 
 
