@@ -69,7 +69,7 @@ class _Child:
 
 
 class ServedChild(_Child):
-    """A process that a server forked. The server tells of it over a pipe, and is told to kill by the lifeline."""
+    """A process that a server forked. The server reports on it by a pipe, and kills it when the lifeline closes."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)

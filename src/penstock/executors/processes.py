@@ -39,7 +39,7 @@ class ProcessWorker(ThreadWorker):
         self.executor = executor
         #: the runtime's own view of the process
         self.front: Any = None
-        #: starting takes a while, and goes on while others are started
+        #: starts in the background, so several processes start at once
         self.process = executor.new_process(name)
         try:
             super().__init__(work, name)

@@ -278,7 +278,7 @@ class Process:
                 self._end.kill()
 
     def hang_up(self) -> None:
-        """Shut the socket down: the process sees the end, and whoever waits here for its birth goes on."""
+        """Shut the socket down: the process reads the end, and threads stop waiting for its birth."""
         self._unwanted = True
         with suppress(OSError):  # it has ended
             self.socket.shutdown(socket.SHUT_RDWR)

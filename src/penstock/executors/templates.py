@@ -35,7 +35,7 @@ __all__ = ["MOST_FDS", "Loadable", "Template", "Templates"]
 _ENTRY = "penstock.remote.preload:load"
 #: descriptors in one message at the most; the kernel allows 253
 MOST_FDS = 200
-#: a pickle of so many bytes is worth a template by itself
+#: a pickle of at least this many bytes justifies a template by itself
 _LARGE_BYTES = 1_000_000
 #: templates that are tried for one process, should they die
 _TRIES = 4
@@ -65,7 +65,7 @@ class Loadable(Protocol):
 
 
 class Template(servers.Server):
-    """One template, as the process that uses it sees it. It loads while this one goes on."""
+    """One template, as the process that uses it sees it. It loads its programs in the background."""
 
     def __init__(self, programs: Sequence[Loadable], options: StartOptions) -> None:
         self.key = ("template", next(_numbers))

@@ -16,13 +16,13 @@ from penstock.provenance import Passed, Place
 
 __all__ = ["Epoch"]
 
-#: after so many passes without a sample there is no data
+#: empty passes in a row after which there is no data
 _EMPTY_PASSES = 100
 
 
 @dataclass(frozen=True)
 class Epoch(Op[In, In]):
-    """Make an epoch `n` samples long; the next one goes on where it ended.
+    """Make an epoch `n` samples long; the next one continues where it ended.
 
     When the data ends it begins again, as the next epoch of what comes before.
 

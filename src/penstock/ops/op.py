@@ -152,7 +152,7 @@ class Delivery(NamedTuple):
 
     #: in the order of the inputs; otherwise as they are finished
     ordered: bool = True
-    #: outputs of so many consecutive inputs alternate, one by one
+    #: how many consecutive inputs take turns, one output at a time
     interleave: int = 1
     #: the most finished samples that the stage keeps ready; it does not change what is delivered
     ready: int | None = None
@@ -177,7 +177,7 @@ class Moves(ABC):
     remarks: Sequence[str] = ()
     #: what it has moved cannot leave the process
     local: bool = False
-    #: copies go on after a batch has been passed on
+    #: copies may still run after a batch has been passed on
     asynchronous: bool = False
 
     @abstractmethod

@@ -28,7 +28,7 @@ class Draft:
     hopeful: bool = False
     #: the step that keeps what the steps before it have made, sample by sample
     cached: Step | None = None
-    #: of samples that are only drawn and passed on, so many are drawn before they are asked for
+    #: how many samples are drawn ahead, if the stage only draws and passes them on
     ahead: int | None = None
     reasons: list[str] = field(default_factory=list)
 

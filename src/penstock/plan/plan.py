@@ -121,7 +121,7 @@ class Stage:
     ordered: bool
     #: positions per unit of work: the batch size where the worker makes the batches
     unit: int = 1
-    #: outputs of so many tickets alternate
+    #: how many tickets take turns, one output at a time
     interleave: int = 1
     #: finished chunks kept ready, and if set, finished samples
     bound_tickets: int = 2
@@ -249,7 +249,7 @@ class Plan:
 
     @property
     def carries(self) -> bool:
-        """Whether a joint goes on from epoch to epoch."""
+        """Whether a joint continues from epoch to epoch."""
         return any(stage.joint is not None and stage.joint.carries for stage in self.stages)
 
     @property

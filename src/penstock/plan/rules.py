@@ -467,7 +467,7 @@ def _grouped(stage: Stage) -> list[int]:
 
 
 def _carrying(stage: Stage) -> Op[Any, Any] | None:
-    """An op before the end of `stage` whose joint goes on from epoch to epoch."""
+    """An op before the end of `stage` whose joint continues from epoch to epoch."""
     return next((one.joint_op for one in stage.walk() if one.joint is not None and one.joint.carries), None)
 
 

@@ -119,7 +119,7 @@ class Connection:
         self.wire.send(("grant", self._number(0)))
 
     def revoke(self, left: int) -> None:
-        """What was granted last is not told to the process, which has so many chunks left to write."""
+        """Take back the newest grants, which were not sent: the process has only `left` chunks to write."""
         while len(self._grants) > left:
             self._take_back(-1)
             self._grants.pop()

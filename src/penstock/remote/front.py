@@ -152,7 +152,7 @@ class _Front:
         return jobs
 
     def forgo(self) -> None:
-        """If nobody waits any more for what the process has in hand, it need not go on with it."""
+        """Tell the process to stop early if every ticket that it has belongs to a cancelled epoch."""
         sent, desk = list(self.out), self.desk
         if desk is not None and sent and all(one.job.stage_run.cancelled for one in sent):
             desk.forgo(sent[-1].ticket)
@@ -179,7 +179,7 @@ class _Front:
         if not ticket.count:
             told = Chunk([], (), ticket.failure or job.task.ends_in, final=True)
             return [self._handing_in(job, told, True)]
-        # A ticket that is gone on with has a new number too: what was forgone has a lower one.
+        # A paused ticket gets a new number when it continues, since `forgo` stops all tickets up to a number.
         number = next(_tickets)
         self.out.append(Sent(number, job))
         connection = self._connected()

@@ -52,7 +52,7 @@ _OPTIONS = StartOptions(gpus=True)
 _CREDITS = 3
 #: chunks that a training loop holds as a rule: the one it works on, and the next
 _IN_HAND = 2
-#: of `memory=`, one part in so many is for all of these
+#: the share of `memory=` that these chunks may take, as a divisor
 _SHARE = 4
 #: how long a process has to end by itself
 _GRACE_S = 0.3
@@ -95,7 +95,7 @@ class Isolated:
         parts: list[tuple[str, Any]] = [
             (step.op.full_label, step.op) for stage in self.plan.stages for step in stage.all_steps()
         ]
-        #: what was served before is served again when the training loop waits, so the process is told
+        #: a reservoir serves samples again while the training loop waits, so the process is told when it does
         self._draws = self.plan.draws
         #: of `memory=`, what chunks on their way here and idle blocks may take; the rest is for the process
         self._budget = Budget(None if memory is None else memory // _SHARE)
@@ -153,7 +153,7 @@ class Isolated:
             self._tell("leave", run.number, whole)
 
     def _tell(self, *message: Any) -> None:
-        """Say something that another process need not know: where this one is gone or stuck, nothing is said."""
+        """Send a message that only this process needs: if it has ended or is stuck, the message is dropped."""
         if self._connection is not None:
             with suppress(Gone, Late), self._whole():  # if it is gone, the next epoch finds out
                 self._connection.wire.send(message, deadline=perf_counter() + _WORD_S)
@@ -207,10 +207,10 @@ class Isolated:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """What is in here is said, heard and done as a whole, or with this process no more.
+        """Drop the process if the block is interrupted, by Ctrl-C for instance.
 
-        Whoever is interrupted in the middle (Ctrl-C) leaves half a message behind, or a process that waits
-        for its answer for ever.
+        An exchange that stops half-way leaves half a message in the socket, or a process that waits for its
+        answer for ever.
         """
         try:
             yield
@@ -308,14 +308,14 @@ class Isolated:
         return checked(told, Edge)
 
     def carrying(self) -> dict[str, InputState]:
-        """Where inputs stand that go on from epoch to epoch, between two epochs."""
+        """Between two epochs: the positions of inputs that continue from epoch to epoch."""
         if self._connection is not None and self.plan.carries:
             told = self._ask("where inputs stand that go on from epoch to epoch", "carrying")
             self._carried = checked(told, dict[str, InputState]) if told else self._carried
         return self._carried
 
     def forget(self, carried: dict[str, InputState]) -> None:
-        """Another state is to be gone on with."""
+        """Continue from another state."""
         if self._current is not None:
             self.leave(self._current)
         self._carried = carried

@@ -29,9 +29,9 @@ __all__ = ["serve"]
 
 #: counters are sent along with a chunk at most so often
 _STATS_S = 0.05
-#: so many lost samples are reported without a sample behind them
+#: lost samples that are reported at once, even if no sample follows them
 _MANY = 32
-#: chunks of which can be told where they came from: those that the loader remembers, and those on their way
+#: the last chunks whose origins are kept: those that the loader remembers, and those on their way
 _REMEMBERED = 64
 
 
@@ -240,7 +240,7 @@ class _Pump:
             return
         places, self._late = chunk.places, []
         if places and chunk.failure is None:
-            # After a death the epoch goes on after the last sample, and would report what was lost there once more.
+            # After a death the epoch continues after the last sample; later losses would be reported twice.
             self._late = [loss._replace(before=0) for loss in chunk.losses if loss.before == len(places)]
             chunk.losses = [loss for loss in chunk.losses if loss.before < len(places)]
         with self._changed:

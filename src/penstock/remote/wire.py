@@ -174,7 +174,7 @@ class Wire:
         return Message(head, body, got)
 
     def _await(self, size: int, fds: bool, deadline: float) -> None:
-        """Have so many bytes in the buffer."""
+        """Read until at least `size` bytes are in the buffer."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start + size > len(self._buffer):

@@ -1,4 +1,4 @@
-"""States of several ranks as one, to go on with another number of ranks. Pure.
+"""Merges the states of several ranks, so that another number of ranks can continue. Pure.
 
 Where all ops behind a ``shard()`` keep the count, ranks deliver in step, and the state of one says all. Elsewhere
 each rank stands somewhere of its own. What all of them together still owe is dealt to the new ranks: what joints
@@ -83,7 +83,7 @@ def _in_step(states: list[Plain], read: list[State]) -> Plain:
     if any(isinstance(mark, dict) and mark.get("mode") == "split" for mark in marks):
         return _of_clients(states, read, marks)
     if all(isinstance(mark, dict) for mark in marks):
-        # What they read goes on elsewhere: what was said of that differs, and the place does not.
+        # A data server keeps the stream; what its clients noted of it may differ, their positions may not.
         read = [replace(state, at=None if state.at is None else state.at.front.at) for state in read]  # type: ignore[arg-type]
     for state in read[1:]:
         if (state.epoch, state.at) != (read[0].epoch, read[0].at):
@@ -157,7 +157,7 @@ def check_rank(rank: RankState | None, deals: Any) -> None:
 
 
 def for_rank(merged: Plain, plan: Plan, deals: Any, seed: int, length: Any) -> State:
-    """What of a merged state falls to one rank of those that go on."""
+    """The part of a merged state that one of the new ranks continues with."""
     states = merged.get("ranks")
     body = {key: value for key, value in merged.items() if key != "sum"}
     if not isinstance(states, list) or merged.get("sum") != checksum(body):

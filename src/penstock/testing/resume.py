@@ -91,7 +91,7 @@ def _golden(
 def _rest(
     pipeline: Pipeline[Any], state: str, epochs: int, seed: int, arguments: dict[str, Any]
 ) -> list[Delivered]:
-    """What a fresh loader delivers from `state` on, up to the end of the last of so many epochs."""
+    """What a fresh loader delivers from `state` to the end of epoch `epochs` - 1."""
     rest: list[Delivered] = []
     with pipeline.loader(seed=seed, state=json.loads(state), **arguments) as loader:
         first = json.loads(state)["epoch"]
