@@ -33,9 +33,8 @@ from penstock.ops import (
 )
 from penstock.ops.call import Retry
 from penstock.ops.op import Op
-from penstock.plan.explain import Explanation
 from penstock.ported import names_ours
-from penstock.program.folder_cache import check_single_samples, folder_notes
+from penstock.program.folder_cache import check_single_samples
 from penstock.runnable import Runnable, Workers, first_of
 from penstock.sources.constant import ConstantSource
 from penstock.sources.subset import split_source
@@ -369,13 +368,6 @@ class Pipeline(Runnable[T]):
             count = 0
         kept: Pipeline[Any] = Pipeline(ConstantSource(partial(first_of, self), repr(self), count or 1))
         return kept if count else kept.repeat()
-
-    def explain(self) -> Explanation:
-        explained = super().explain()
-        notes = folder_notes(explained.plan.stages)
-        return Explanation(explained.plan, notes) if notes else explained
-
-    explain.__doc__ = Runnable.explain.__doc__
 
     def _with(self, op: Op[Any, Any]) -> Pipeline[Any]:
         # bucket and pack group samples that were measured right before them.

@@ -7,6 +7,7 @@ says what becomes of the ticket it had in hand.
 
 from __future__ import annotations
 
+import pickle
 import signal
 import weakref
 from collections import deque
@@ -34,7 +35,7 @@ from penstock.remote.remote_task import Paused, RemoteTask, Sent, described
 from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
 from penstock.remote.trial import DEATHS_RUNNING, STILLBORN, STILLBORN_KILLED
-from penstock.remote.wire import OTHER, Gone, Late, Message, Reply
+from penstock.remote.wire import Gone, Late, Message, Reply
 from penstock.stats.calls import Timing
 
 __all__ = ["work_remote"]
@@ -285,7 +286,7 @@ class _Front:
         try:
             chunk = connection.received(lane.blocks, cargo, message)
             if reply.kept is not None:
-                for key, samples, places in OTHER[1](reply.kept):
+                for key, samples, places in pickle.loads(reply.kept):
                     lane.program.store.put(key, samples, places)
         except Exception as exc:
             # What has come cannot be made into objects again.

@@ -15,6 +15,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
+
 from penstock import system
 from penstock.core.workers import HERE
 from penstock.executors import newborn
@@ -27,10 +29,10 @@ from penstock.program.failure import broken, take_note
 from penstock.program.program import Program, through
 from penstock.program.sizing import PAUSE_REMOTE_S
 from penstock.program.task import Bench, Post, Task
-from penstock.remote.cargo import measured, sendable, stowed, without_largest
+from penstock.remote.cargo import measured, stowed, without_largest
 from penstock.remote.portable import CarriedSource, CarriedStore
 from penstock.remote.preload import after_fork, become_worker, preloaded
-from penstock.remote.wire import OTHER, Gone, Message, Reply, Request
+from penstock.remote.wire import Gone, Message, Reply, Request
 from penstock.remote.worker_end import WorkerEnd
 from penstock.stats.calls import EVERY_S, Timing
 from penstock.stats.watch import NOTHING, ProcessWatch, Watch
@@ -329,10 +331,18 @@ def _kept(program: Program) -> bytes | None:
         return None
     made, store.made = store.made, []
     try:
-        data: bytes = OTHER[0](made)
+        data: bytes = cloudpickle.dumps(made)
     except Exception:
-        data = OTHER[0]([one for one in made if sendable(one)])
+        data = cloudpickle.dumps([one for one in made if _picklable(one)])
     return data
+
+
+def _picklable(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 def _pause(seconds: float) -> bool:
