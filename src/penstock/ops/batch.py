@@ -12,12 +12,12 @@ import numpy as np
 from penstock.errors import PlanError, RaggedBatch
 from penstock.ops.functions import check_function, function_name, where
 from penstock.ops.joint import LOST, Ingredient, Input, Joint, Length
-from penstock.ops.op import Effect, Key, Op
+from penstock.ops.op import Effect, Key, Op, member_name
 from penstock.ops.op import In as Sample
 from penstock.provenance import Place
 from penstock.trees import stacked
 
-__all__ = ["Batch", "Cut", "member_name"]
+__all__ = ["Batch", "Cut"]
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,6 @@ class Batch(Op[Sample, Any]):
         if not isinstance(n, int):
             return n
         return n // self.size if self.drop_last else -(-n // self.size)
-
-
-def member_name(info: Any) -> Callable[[int], str]:
-    """What errors call a sample, by its number in the group that a worker has in hand."""
-    return lambda number: f"sample {info.task.index_of(info.task.place_in_hand[number])}"
 
 
 def too_few(count: int, size: int) -> RaggedBatch:

@@ -14,11 +14,10 @@ import numpy as np
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.batch import member_name
 from penstock.ops.fields import get_field
 from penstock.ops.functions import as_function, function_name, is_async, where
 from penstock.ops.joint import Joint, Length
-from penstock.ops.op import Effect, In, Key, Op, unknown
+from penstock.ops.op import Effect, In, Key, Op, member_name, unknown
 from penstock.ops.residents import Group, Keeping, Measured, Measuring, Resident
 from penstock.trees import stacked
 

@@ -56,6 +56,7 @@ __all__ = [
     "in_own_thread",
     "is_eager",
     "joint_of",
+    "member_name",
 ]
 
 In = TypeVar("In")
@@ -331,6 +332,11 @@ def group_size(op: Op[Any, Any]) -> int:
     """How many samples each group of `op` has; 0 if it makes no groups, or if that varies."""
     joint = joint_of(op)
     return 0 if joint is None else joint.group_size
+
+
+def member_name(info: Any) -> Callable[[int], str]:
+    """What errors call a sample, by its number in the group that a worker has in hand."""
+    return lambda number: f"sample {info.task.index_of(info.task.place_in_hand[number])}"
 
 
 def added(ops: Sequence[Op[Any, Any]]) -> set[int]:

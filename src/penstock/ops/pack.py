@@ -11,10 +11,9 @@ import numpy as np
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError, RaggedBatch, Skip
-from penstock.ops.batch import member_name
 from penstock.ops.fields import get_field
 from penstock.ops.joint import Joint, Length
-from penstock.ops.op import Effect, In, Key, Op, unknown
+from penstock.ops.op import Effect, In, Key, Op, member_name, unknown
 from penstock.ops.residents import Measured, Measuring
 from penstock.ops.rows import Concat, Fit, Tokens
 from penstock.trees import leaf_array
