@@ -76,13 +76,14 @@ class Calling(Placing, total=False):
 
 
 def _as(op: type[Op[Any, Any]]) -> Callable[[F], F]:
-    """The documentation and the signature of the method are those of its op."""
+    """The method's documentation is its op's, and so is the signature of one that passes on ``**arguments``."""
 
     def documented(method: F) -> F:
         method.__doc__ = op.__doc__
-        itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        taken = inspect.signature(op).parameters.values()
-        method.__signature__ = inspect.Signature([itself, *taken], return_annotation="Pipeline")  # type: ignore[attr-defined]
+        own = inspect.signature(method)
+        if "arguments" in own.parameters:
+            taken = [own.parameters["self"], *inspect.signature(op).parameters.values()]
+            method.__signature__ = own.replace(parameters=taken)  # type: ignore[attr-defined]
         return method
 
     return documented
