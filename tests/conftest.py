@@ -14,9 +14,10 @@ import inspect
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import pytest
 from _pytest.doctest import DoctestModule
 from tests import nursery
 from tests.helpers import POOL, start_pool
+from tests.logs import Counted, Log
 from tests.random_examples import KEPT, SEED, TIMES
 
 from penstock.executors import servers
@@ -98,6 +100,13 @@ class _WarmServer:
 
 
 _warm = _WarmServer()
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Callable[..., Counted]:
+    """Makes functions that count their calls."""
+    numbers = count()
+    return lambda *fn: Counted(Log(tmp_path / f"calls-{next(numbers)}"), *fn)
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -299,12 +300,12 @@ def _lend_server() -> None:
     theirs.close()
     launch = servers.launch
 
-    def lend(request: dict[str, Any], fds: Sequence[int], environ: Mapping[str, str]) -> int:
+    def lend(request: dict[str, Any], fds: Sequence[int], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         if "preload" not in request or ours.fileno() < 0:
             return launch(request, fds, environ)
         with servers.request_file({**request, "fds": list(fds)}) as file, ours:
             socket.send_fds(ours, [pickle.dumps((file, list(fds), dict(environ)))], [file, *fds])
-        return seed
+        return _adopted(seed)
 
     def end() -> None:
         if ours.fileno() >= 0:
@@ -314,6 +315,14 @@ def _lend_server() -> None:
     servers.launch = lend
     os.register_at_fork(after_in_child=ours.close)
     atexit.register(end)
+
+
+def _adopted(pid: int) -> subprocess.Popen[bytes]:
+    """A child of this process as the Popen that would have started it."""
+    popen: subprocess.Popen[bytes] = subprocess.Popen.__new__(subprocess.Popen)
+    vars(popen).update(dict.fromkeys(("stdin", "stdout", "stderr", "returncode")), args=(), pid=pid)
+    vars(popen).update(_child_created=True, _waitpid_lock=threading.Lock(), _sigint_wait_secs=0.0)
+    return popen
 
 
 def _be_server(control: socket.socket) -> NoReturn:

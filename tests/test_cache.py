@@ -1,6 +1,5 @@
 """cache: what has been made once is served again."""
 
-import itertools
 import time
 from collections import Counter
 
@@ -19,33 +18,8 @@ from tests.helpers import (
     until_error,
     with_layouts,
 )
-from tests.logs import Log
 
 import penstock as ps
-
-
-class Counted:
-    """A function that counts its calls by sample, in whatever process it is called."""
-
-    def __init__(self, log, fn=lambda x: x * 10):
-        self.log = log
-        self.fn = fn
-        self.__name__ = "counted"
-
-    def __call__(self, x):
-        self.log(x)
-        return self.fn(x)
-
-    @property
-    def calls(self):
-        return self.log.numbers()
-
-
-@pytest.fixture
-def counted(tmp_path):
-    """Makes functions that count their calls."""
-    numbers = itertools.count()
-    return lambda *fn: Counted(Log(tmp_path / f"calls-{next(numbers)}"), *fn)
 
 
 @any_layout

@@ -13,6 +13,7 @@ from tests.cases import for_each
 
 import penstock as ps
 from penstock import ops, testing
+from penstock.pipeline import Calling
 
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 
@@ -123,6 +124,10 @@ def test_every_op_has_a_method():
 @for_each("name", OPS)
 def test_a_method_takes_what_its_op_takes(name):
     assert parameters(getattr(ps.Pipeline, name)) == parameters(OPS[name])
+
+
+def test_type_checkers_know_all_arguments_of_an_op_that_calls_a_function():
+    assert Calling.__optional_keys__ == {name for name, *_ in parameters(ops.Map)} - {"fn"}
 
 
 @for_each("name", OPS)

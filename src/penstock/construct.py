@@ -106,7 +106,7 @@ def from_files(
     indices: Iterable[int] | None = None,
     manifest: str | PathLike[str] | None = None,
     allow_empty: bool = False,
-    on_error: Literal["raise", "skip"] = "raise",
+    on_error: OnError = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Pipeline[Any]:
     """The bytes of files with their paths: ``{"data": bytes, "path": str}``; with ``read=False`` the path alone.
@@ -151,7 +151,7 @@ def from_folder(
     labels: Literal["folder"] | None = "folder",
     indices: Iterable[int] | None = None,
     manifest: str | PathLike[str] | None = None,
-    on_error: Literal["raise", "skip"] = "raise",
+    on_error: OnError = "raise",
     storage_options: Mapping[str, Any] | None = None,
 ) -> Pipeline[dict[str, Any]]:
     """A folder of images with a folder for each class: ``{"image": bytes, "label": int, "path": str}``.

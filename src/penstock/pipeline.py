@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -32,9 +33,8 @@ from penstock.ops import (
 )
 from penstock.ops.call import Retry
 from penstock.ops.op import Op
-from penstock.plan.explain import Explanation
 from penstock.ported import names_ours
-from penstock.program.folder_cache import check_single_samples, folder_notes
+from penstock.program.folder_cache import check_single_samples
 from penstock.runnable import Runnable, Workers, first_of
 from penstock.sources.constant import ConstantSource
 from penstock.sources.subset import split_source
@@ -66,11 +66,24 @@ class Placing(TypedDict, total=False):
     name: str | None
 
 
+class Calling(Placing, total=False):
+    """All arguments of `filter`, `flat_map` and `tap` that `map` has too."""
+
+    key: Any
+    star: bool
+    rng: Rngs
+    info: bool
+
+
 def _as(op: type[Op[Any, Any]]) -> Callable[[F], F]:
-    """The method's documentation is its op's."""
+    """The method's documentation is its op's, and so is the signature of one that passes on ``**arguments``."""
 
     def documented(method: F) -> F:
         method.__doc__ = op.__doc__
+        own = inspect.signature(method)
+        if "arguments" in own.parameters:
+            taken = [own.parameters["self"], *inspect.signature(op).parameters.values()]
+            method.__signature__ = own.replace(parameters=taken)  # type: ignore[attr-defined]
         return method
 
     return documented
@@ -165,134 +178,22 @@ class Pipeline(Runnable[T]):
     def map(self, fn: dict[Any, U] | list[U], *, key: None = None, **placing: Unpack[Placing]) -> Pipeline[U]: ...
 
     @_as(Map)
-    def map(
-        self,
-        fn: Any,
-        *,
-        workers: Workers = None,
-        on: str | Pool | None = None,
-        key: Any = None,
-        star: bool = False,
-        rng: Rngs = False,
-        info: bool = False,
-        ordered: bool = True,
-        on_error: OnError | Retry = "raise",
-        timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[Any]:
-        return self._with(
-            Map(
-                fn,
-                workers=workers,
-                on=on,
-                key=key,
-                star=star,
-                rng=rng,
-                info=info,
-                ordered=ordered,
-                on_error=on_error,
-                timeout_s=timeout_s,
-                name=name,
-            )
-        )
+    def map(self, fn: Any, **arguments: Any) -> Pipeline[Any]:
+        return self._with(Map(fn, **arguments))
 
     @_as(Filter)
-    def filter(
-        self,
-        fn: Callable[..., Any],
-        *,
-        workers: Workers = None,
-        on: str | Pool | None = None,
-        key: Any = None,
-        star: bool = False,
-        rng: Rngs = False,
-        info: bool = False,
-        ordered: bool = True,
-        on_error: OnError | Retry = "raise",
-        timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[T]:
-        return self._with(
-            Filter(
-                fn,
-                workers=workers,
-                on=on,
-                key=key,
-                star=star,
-                rng=rng,
-                info=info,
-                ordered=ordered,
-                on_error=on_error,
-                timeout_s=timeout_s,
-                name=name,
-            )
-        )
+    def filter(self, fn: Callable[..., Any], **arguments: Unpack[Calling]) -> Pipeline[T]:
+        return self._with(Filter(fn, **arguments))
 
     @_as(FlatMap)
     def flat_map(
-        self,
-        fn: Callable[..., Iterable[U]],
-        *,
-        workers: Workers = None,
-        on: str | Pool | None = None,
-        key: Any = None,
-        star: bool = False,
-        rng: Rngs = False,
-        info: bool = False,
-        ordered: bool = True,
-        on_error: OnError | Retry = "raise",
-        timeout_s: float | None = None,
-        name: str | None = None,
-        interleave: int = 1,
+        self, fn: Callable[..., Iterable[U]], *, interleave: int = 1, **arguments: Unpack[Calling]
     ) -> Pipeline[U]:
-        return self._with(
-            FlatMap(
-                fn,
-                workers=workers,
-                on=on,
-                key=key,
-                star=star,
-                rng=rng,
-                info=info,
-                ordered=ordered,
-                on_error=on_error,
-                timeout_s=timeout_s,
-                name=name,
-                interleave=interleave,
-            )
-        )
+        return self._with(FlatMap(fn, interleave=interleave, **arguments))
 
     @_as(Tap)
-    def tap(
-        self,
-        fn: Callable[..., Any],
-        *,
-        workers: Workers = None,
-        on: str | Pool | None = None,
-        key: Any = None,
-        star: bool = False,
-        rng: Rngs = False,
-        info: bool = False,
-        ordered: bool = True,
-        on_error: OnError | Retry = "raise",
-        timeout_s: float | None = None,
-        name: str | None = None,
-    ) -> Pipeline[T]:
-        return self._with(
-            Tap(
-                fn,
-                workers=workers,
-                on=on,
-                key=key,
-                star=star,
-                rng=rng,
-                info=info,
-                ordered=ordered,
-                on_error=on_error,
-                timeout_s=timeout_s,
-                name=name,
-            )
-        )
+    def tap(self, fn: Callable[..., Any], **arguments: Unpack[Calling]) -> Pipeline[T]:
+        return self._with(Tap(fn, **arguments))
 
     @overload
     def batch(
@@ -468,13 +369,6 @@ class Pipeline(Runnable[T]):
             count = 0
         kept: Pipeline[Any] = Pipeline(ConstantSource(partial(first_of, self), repr(self), count or 1))
         return kept if count else kept.repeat()
-
-    def explain(self) -> Explanation:
-        explained = super().explain()
-        notes = folder_notes(explained.plan.stages)
-        return Explanation(explained.plan, notes) if notes else explained
-
-    explain.__doc__ = Runnable.explain.__doc__
 
     def _with(self, op: Op[Any, Any]) -> Pipeline[Any]:
         # bucket and pack group samples that were measured right before them.

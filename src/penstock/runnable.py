@@ -17,6 +17,7 @@ from penstock.plan.lengths import known_length
 from penstock.plan.rules import Options, make_plan
 from penstock.plan.world import dealt, world_now
 from penstock.ported import names_ours
+from penstock.program.folder_cache import folder_notes
 from penstock.sources.source import Composite, Flow, Source
 
 if TYPE_CHECKING:
@@ -213,7 +214,8 @@ class Runnable(Generic[T]):
 
         With ``loader(on=, workers=, inline=)`` it may run in another way: `Loader.explain` tells how.
         """
-        return Explanation(make_plan(dealt(self, world_now()), Options()))
+        plan = make_plan(dealt(self, world_now()), Options())
+        return Explanation(plan, folder_notes(plan.stages))
 
     # ------------------------------------------------------------------ as a value
 

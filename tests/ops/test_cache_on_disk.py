@@ -17,7 +17,6 @@ import pytest
 from tests.cases import for_each
 from tests.disk_stores import holds, put, sample_of, store_in
 from tests.helpers import TWO_PROCESSES, few_layouts, plain, until_error, with_layouts
-from tests.logs import Log
 from tests.random_examples import seeds
 
 import penstock as ps
@@ -28,30 +27,6 @@ from penstock.disk.segment import SUFFIX
 from penstock.errors import NotCarried
 
 ROOT = Path(__file__).parents[2]
-
-
-class Counted:
-    """A function that counts its calls by sample, in whatever process it is called."""
-
-    def __init__(self, log, fn=lambda x: x * 10):
-        self.log = log
-        self.fn = fn
-        self.__name__ = "counted"
-
-    def __call__(self, x):
-        self.log(x)
-        return self.fn(x)
-
-    @property
-    def calls(self):
-        return self.log.numbers()
-
-
-@pytest.fixture
-def counted(tmp_path):
-    """Makes functions that count their calls."""
-    numbers = itertools.count()
-    return lambda *fn: Counted(Log(tmp_path / f"calls-{next(numbers)}"), *fn)
 
 
 @pytest.fixture

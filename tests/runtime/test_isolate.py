@@ -36,7 +36,7 @@ import penstock as ps
 from penstock.memory import block as block_module
 from penstock.remote import isolated
 from penstock.remote import line as line_module
-from penstock.remote.line import Line
+from penstock.remote.connection import Connection
 from penstock.remote.wire import Wire
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -211,7 +211,7 @@ def test_a_stopped_child_is_a_timeout(clock, monkeypatch):
 
 def test_a_child_stopped_in_the_middle_of_a_message_is_a_timeout(monkeypatch):
     monkeypatch.setattr(block_module, "_MOST_BLOCKS", 0)  # so that batches go through the socket
-    wait = Line.wait
+    wait = Connection.wait
 
     def waits(line, *args):
         found = wait(line, *args)
@@ -222,7 +222,7 @@ def test_a_child_stopped_in_the_middle_of_a_message_is_a_timeout(monkeypatch):
         return found
 
     with NUMBERS.map(lambda x: np.full(1_000_000, x), workers=1).loader(isolate=True, timeout_s=2) as loader:
-        monkeypatch.setattr(Line, "wait", waits)
+        monkeypatch.setattr(Connection, "wait", waits)
         _, exc = until_error(loader)
         assert type(exc) is ps.StageTimeout
         monkeypatch.undo()
@@ -487,7 +487,7 @@ def test_a_signal_that_interrupts_no_wait_is_noticed(tmp_path, default_ctrl_c):
         return x
 
     def interrupt():
-        await_main_thread("Line.wait")
+        await_main_thread("Connection.wait")
         _thread.interrupt_main()
         in_time.append(noticed.wait(SOON_S))
         opened.append(os.open(fifo, os.O_RDWR))

@@ -39,7 +39,7 @@ from penstock.executors import servers
 from penstock.executors.startup import keep_warm
 from penstock.memory import block as block_module
 from penstock.program.sizing import Sizer
-from penstock.remote.line import Line
+from penstock.remote.connection import Connection
 from penstock.testing.leaks import leaks_since, snapshot
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -208,7 +208,7 @@ def test_a_kill_while_it_writes_a_block(tmp_path):
 def in_the_middle_of_a_message(loader, monkeypatch):
     """Have the worker stand in the middle of a message; its pid. The parent does not read on before `go` is set."""
     reached, go = threading.Event(), threading.Event()
-    wait = Line.wait
+    wait = Connection.wait
 
     def waits(line, *args):
         found = wait(line, *args)
@@ -219,7 +219,7 @@ def in_the_middle_of_a_message(loader, monkeypatch):
             assert go.wait(60)
         return found
 
-    monkeypatch.setattr(Line, "wait", waits)
+    monkeypatch.setattr(Connection, "wait", waits)
     loader.start()
     assert reached.wait(60)
     (pid,) = workers()

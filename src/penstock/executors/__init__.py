@@ -5,14 +5,19 @@ from __future__ import annotations
 from penstock import system
 from penstock.errors import PlanError
 from penstock.executors.executor import OWN, Executor, no_executor, registered
+from penstock.lazy import named
 
 __all__ = ["find_executor"]
 
 
 def find_executor(kind: str) -> type[Executor]:
-    """The executor called `kind`."""
+    """The executor called `kind`. Ours are imported now: processes and event loops need more than threads do."""
+    if kind == "process" and (why := system.why_no_processes()):
+        raise PlanError(why)
     if kind in OWN:
-        return OWN[kind] or _own(kind)
+        home = OWN[kind]
+        own: type[Executor] = named(home) if isinstance(home, str) else home
+        return own
     others = registered()
     if kind not in others:
         raise no_executor(kind, others)
@@ -20,24 +25,3 @@ def find_executor(kind: str) -> type[Executor]:
     if not (isinstance(found, type) and issubclass(found, Executor)):
         raise PlanError(f"the executor {kind!r} of {others[kind].value} is not a penstock Executor")
     return found
-
-
-def _own(kind: str) -> type[Executor]:
-    """One of ours, imported now: event loops and processes need much that threads do not."""
-    if kind == "async":
-        from penstock.executors.coroutines import AsyncExecutor
-
-        return AsyncExecutor
-    if kind == "process":
-        if why := system.why_no_processes():
-            raise PlanError(why)
-        from penstock.executors.processes import ProcessExecutor
-
-        return ProcessExecutor
-    if kind == "inline":
-        from penstock.executors.inline import InlineExecutor
-
-        return InlineExecutor
-    from penstock.executors.threads import ThreadExecutor
-
-    return ThreadExecutor

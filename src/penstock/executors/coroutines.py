@@ -118,16 +118,11 @@ class _Home:
 
     def _run(self, before: _Home | None) -> None:
         """The life of the thread. It outlives the one before, so that waiting for it is waiting for both."""
-        loop = self.loop
-        asyncio.set_event_loop(loop)
         try:
-            loop.run_forever()
+            # At the end of the block the runner cancels the tasks that are left, and closes the loop.
+            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+                runner.get_loop().run_forever()
         finally:
-            for task in asyncio.all_tasks(loop):
-                task.cancel()
-            loop.run_until_complete(_settle(loop))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
             if before is not None:
                 before.thread.join()
 
@@ -157,8 +152,3 @@ class AsyncExecutor(Executor):
             home.end()
             if home.thread is not threading.current_thread():
                 home.thread.join(2.0)
-
-
-async def _settle(loop: asyncio.AbstractEventLoop) -> None:
-    rest = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task()]
-    await asyncio.gather(*rest, return_exceptions=True)

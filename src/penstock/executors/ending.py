@@ -56,19 +56,30 @@ class Exit:
 UNKNOWN = Exit(None, None, 0)
 
 
-class ServedChild:
-    """A process that a server forked. The server tells of it over a pipe, and is told to kill by the lifeline."""
+class _Child:
+    """What both kinds of child have: a descriptor that becomes readable when the process ends, and how it ended."""
+
+    fd: int
+    exit: Exit | None = None
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class ServedChild(_Child):
+    """A process that a server forked. The server reports on it by a pipe, and kills it when the lifeline closes."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
-        #: None as long as it is not born
+        #: None until the server has forked it
         self.pid: int | None = None
-        #: why there is none
+        #: errno of the fork that failed
         self.refused: int | None = None
-        #: the server went away without a word, so nobody has the child on a lead but its lifeline
+        #: the server has ended without a report, so only the lifeline can still end the child
         self.orphaned = False
-        self.exit: Exit | None = None
         self._heard = b""
 
     def look(self) -> None:
@@ -94,13 +105,8 @@ class ServedChild:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
 
-
-class OwnChild:
+class OwnChild(_Child):
     """A child of this very process. Its end shows on a pidfd, or else on a pipe that it holds open, `tie`."""
 
     refused = None
@@ -113,7 +119,6 @@ class OwnChild:
         self.fd = os.pidfd_open(pid) if tie is None else tie
         #: Linux counts the memory of the process it was started from until exec
         self._inherited_peak = inherited_peak
-        self.exit: Exit | None = None
 
     def look(self) -> None:
         """See whether it has ended."""
@@ -135,11 +140,6 @@ class OwnChild:
                     signal.pidfd_send_signal(self.fd, signal.SIGKILL)
                 else:
                     os.kill(self._pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
 
 
 def own_peak_bytes() -> int:

@@ -35,15 +35,20 @@ __all__ = [
     "worker_count",
 ]
 
-#: the executors that come with penstock, by name; without a class, `penstock.executors` imports it
-OWN: dict[str, type[Executor] | None] = dict.fromkeys(("async", "inline", "process", "thread"))
+#: the executors that come with penstock, by name: the class, or where it is, as "module:name"
+OWN: dict[str, type[Executor] | str] = {
+    "async": "penstock.executors.coroutines:AsyncExecutor",
+    "inline": "penstock.executors.inline:InlineExecutor",
+    "process": "penstock.executors.processes:ProcessExecutor",
+    "thread": "penstock.executors.threads:ThreadExecutor",
+}
 
 
 class Worker(ABC):
     """One worker of an executor: it runs the loop until the loop returns."""
 
     name: str
-    #: given up while inside a call: it ends as soon as the call returns
+    #: abandoned while inside a call: the worker ends as soon as the call returns
     retired: bool = False
     #: a test chooses who runs next, so `turn` is called wherever another worker might as well run
     staged: bool = False
@@ -63,7 +68,7 @@ class Worker(ABC):
         """End the call in hand, where that is possible."""
 
     def forgo(self) -> None:
-        """Nobody may be waiting for what the worker has in hand: it need not go on with it."""
+        """The loader may have dropped the epoch: the worker need not finish a ticket that nobody waits for."""
 
     @abstractmethod
     def join(self, timeout_s: float) -> bool:

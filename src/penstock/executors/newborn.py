@@ -184,7 +184,7 @@ class _Server:
         """Have the other server start the process."""
         assert self.relay is not None
         try:
-            socket.send_fds(self.relay, [b"+"], fds, getattr(socket, "MSG_NOSIGNAL", 0))
+            socket.send_fds(self.relay, [b"+"], fds)
         except OSError as exc:
             _tell(fds[0], PID.pack(-(exc.errno or errno.EAGAIN)))
         _close(*fds)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from penstock.errors import PlanError
@@ -18,6 +19,7 @@ from penstock.executors.executor import Executor, Pool, usable_cpus
 from penstock.executors.startup import Process, StartOptions
 from penstock.executors.templates import Loadable, Templates
 from penstock.executors.threads import ThreadWorker
+from penstock.machine import memory_limit
 from penstock.memory.block import Blocks
 
 __all__ = ["ProcessExecutor", "ProcessWorker", "Processes", "default_blocks"]
@@ -37,7 +39,7 @@ class ProcessWorker(ThreadWorker):
         self.executor = executor
         #: the runtime's own view of the process
         self.front: Any = None
-        #: starting takes a while, and goes on while others are started
+        #: starts in the background, so several processes start at once
         self.process = executor.new_process(name)
         try:
             super().__init__(work, name)
@@ -61,7 +63,7 @@ class ProcessWorker(ThreadWorker):
 
     @property
     def starting(self) -> bool:
-        return self.front is not None and bool(self.front.out) and self.front.line is None
+        return self.front is not None and bool(self.front.out) and self.front.connection is None
 
     def stack(self) -> str:
         return f"  in {self.process!r}"
@@ -94,11 +96,9 @@ class ProcessExecutor(Executor):
         return self.templates.new_process(_ENTRY, name)
 
     def expect(self, program: Loadable) -> None:
-        """Workers that are started from now on are going to run this program."""
         self.templates.add(program)
 
     def unshared(self, program: Loadable) -> str:
-        """Why each worker loads such a program by itself, as far as that is known; empty if none does."""
         return self.templates.why_not(program)
 
     def start(self, work: Callable[[Any], Any], name: str) -> ProcessWorker:
@@ -116,13 +116,7 @@ def _memory_bytes() -> int:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         machine = 8 << 30
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(path) as file:
-                return min(machine, int(file.read()))
-        except (OSError, ValueError):
-            continue
-    return machine
+    return min(machine, memory_limit() or machine)
 
 
 @dataclass(eq=False)
@@ -162,8 +156,6 @@ class Processes(Pool):
             raise PlanError(f"Processes(env=) takes names and values as strings, got {self.env!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.workers, self.on_death, self.start, dict(self.env), self.mallopt)
-
-
-def _rebuilt(workers: int, on_death: OnDeath, start: Any, env: dict[str, str], mallopt: bool) -> Processes:
-    return Processes(workers, on_death=on_death, start=start, env=env, mallopt=mallopt)
+        env = dict(self.env)
+        make = partial(Processes, on_death=self.on_death, start=self.start, env=env, mallopt=self.mallopt)
+        return make, (self.workers,)

@@ -17,17 +17,14 @@ Templates (`penstock.executors.templates`) are servers too, and end by the same 
 
 from __future__ import annotations
 
-import array
 import atexit
 import marshal
-import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
@@ -45,7 +42,6 @@ __all__ = [
     "close_all",
     "discard",
     "join",
-    "keep",
     "launch",
     "release",
     "replace",
@@ -81,12 +77,10 @@ class Server:
         self.key = key
         self.users = 0
         self._control, theirs = socket.socketpair()
-        self._pid: int | None = None
-        self._failed = False
         try:
             self._control.setblocking(True)
             request = {"preload": PRELOAD, "path": [str(p) for p in sys.path], "argv": sys.argv[:1]}
-            self._pid = launch(request, [theirs.fileno()], environ)
+            self._popen = launch(request, [theirs.fileno()], environ)
         except BaseException:
             self._control.close()
             raise
@@ -105,38 +99,27 @@ class Server:
 
     def order(self, fds: Sequence[int]) -> None:
         """Hand over what a new process gets. One byte and its descriptors arrive together or not at all."""
-        send_with(self.control, fds)
+        socket.send_fds(self.control, [b"+"], fds)
 
     def close(self) -> None:
         """End it, with all processes it has left, and wait until it has gone."""
         with suppress(OSError):  # also where a library's fork holds a copy of the socket
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
-        if self._pid is None:
-            return
-        status = _waited_for(self._pid, _END_S)
-        if status is None:
-            with suppress(OSError):
-                os.kill(self._pid, signal.SIGKILL)
-            _waited_for(self._pid, _END_S)
-        else:
-            self._failed = status not in (0, signal.SIGKILL)
-        self._pid = None
+        try:
+            self._popen.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._popen.wait(_END_S)
 
     def failed(self) -> bool:
         """Whether it is known to have ended by a fault of its own, and not because somebody killed it."""
-        pid = self._pid
-        if pid is not None:
-            with suppress(ChildProcessError):  # `close` has just waited for it
-                ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                return ended is not None and ended.si_status != (
-                    signal.SIGKILL if ended.si_code == os.CLD_KILLED else 0
-                )
-        return self._failed
+        return self._popen.poll() not in (None, 0, -signal.SIGKILL)
 
     def forget(self) -> None:
         """In a forked child: it belongs to the parent."""
-        self.key, self._pid = (), None
+        self.key, self._popen.returncode = (), 0  # so that nobody waits for it here
         self._control.close()
 
 
@@ -198,16 +181,6 @@ def replace(server: Server, environ: Mapping[str, str]) -> Server:
     return acquire(server.key, environ)
 
 
-@contextmanager
-def keep(key: Key, environ: Mapping[str, str]) -> Iterator[None]:
-    """Start the server for `key` now, and use it for as long as this lasts."""
-    server = acquire(key, environ)
-    try:
-        yield
-    finally:
-        release(server)
-
-
 def _settle() -> None:
     """End servers that nobody uses. Whoever has the lock comes here after letting go of it."""
     idle: list[Server] = []
@@ -232,8 +205,8 @@ def close_all() -> None:
         server.close()
 
 
-def launch(request: newborn.Request, fds: Sequence[int], environ: Mapping[str, str]) -> int:
-    """Start an interpreter that runs `newborn.main` with the request; its pid. `fds` keep their numbers."""
+def launch(request: newborn.Request, fds: Sequence[int], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start an interpreter that runs `newborn.main` with the request. `fds` keep their numbers."""
     if not sys.executable:
         raise PenstockError("sys.executable is empty; set it to the Python that worker processes shall run")
     if getattr(sys, "frozen", False):  # it would run the whole program again
@@ -242,16 +215,7 @@ def launch(request: newborn.Request, fds: Sequence[int], environ: Mapping[str, s
     with request_file({**request, "fds": list(fds)}) as file, interrupts_blocked():
         # -P: what lies in the working directory must not stand in for the standard library.
         command = [sys.executable, *flags, "-P", "-c", _BOOT, newborn.__file__, str(file)]
-        process = subprocess.Popen(command, pass_fds=[file, *fds], env=environ, stdin=subprocess.DEVNULL)
-        # It is ours to wait for; otherwise Popen would warn about it and wait for it, too.
-        process.returncode = 0
-    return process.pid
-
-
-def send_with(control: socket.socket, fds: Sequence[int]) -> None:
-    """Send one byte, and descriptors with it."""
-    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-    control.sendmsg([b"+"], [rights], getattr(socket, "MSG_NOSIGNAL", 0))
+        return subprocess.Popen(command, pass_fds=[file, *fds], env=environ, stdin=subprocess.DEVNULL)
 
 
 @contextmanager
@@ -277,23 +241,6 @@ def interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _waited_for(pid: int, timeout_s: float) -> int | None:
-    """The status with which a child ended; None if it has not within `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    pause_s = 0.0002
-    while True:
-        try:
-            found, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:  # somebody else has waited for it
-            return 0
-        if found:
-            return status
-        if time.monotonic() >= deadline:
-            return None
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.01)
 
 
 _held_for_fork = threading.local()

@@ -28,7 +28,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from penstock import system
@@ -100,8 +100,8 @@ class Process:
     It calls `entry`, written "module:function", with its end of the `socket` and its name, and ends when
     that returns. This returns before the process is up.
 
-    Given a `template` that the caller has joined, the process is forked from that, and lets go of it at its
-    end; ConnectionError if the template has died. With `is_template` the process becomes one.
+    With a `template`, which the caller has acquired, the process is forked from it and releases it in the end;
+    ConnectionError if the template has died. With `is_template` the process becomes a template.
     """
 
     @uninterrupted()
@@ -199,7 +199,9 @@ class Process:
 
     def _start_own(self, method: str, request: newborn.Request, environ: dict[str, str]) -> None:
         if method == "spawn":
-            pid, inherited_peak = servers.launch(request, self._theirs, environ), own_peak_bytes()
+            launched, inherited_peak = servers.launch(request, self._theirs, environ), own_peak_bytes()
+            launched.returncode = 0  # `OwnChild` waits for it; Popen would, too
+            pid = launched.pid
         else:
             pid, inherited_peak = self._fork({**request, "forked": True}), 0
         try:
@@ -276,7 +278,7 @@ class Process:
                 self._end.kill()
 
     def hang_up(self) -> None:
-        """Shut the socket down: the process sees the end, and whoever waits here for its birth goes on."""
+        """Shut the socket down: the process reads the end, and threads stop waiting for its birth."""
         self._unwanted = True
         with suppress(OSError):  # it has ended
             self.socket.shutdown(socket.SHUT_RDWR)
@@ -395,7 +397,8 @@ class Process:
         return f"<Process {self.name}, pid {pid or 'not known yet'}>"
 
 
-def keep_warm(options: StartOptions = StartOptions()) -> AbstractContextManager[None]:  # noqa: B008
+@contextmanager
+def keep_warm(options: StartOptions = StartOptions()) -> Iterator[None]:  # noqa: B008
     """Start the server for such processes now and keep it while the context lasts, also between processes.
 
     >>> with keep_warm():
@@ -403,12 +406,13 @@ def keep_warm(options: StartOptions = StartOptions()) -> AbstractContextManager[
     """
     environ = options.environ()
     if options.chosen() != "forkserver":
-        return contextmanager(_nothing)()
-    return servers.keep(options.server_key(environ), environ)
-
-
-def _nothing() -> Iterator[None]:
-    yield
+        yield
+        return
+    server = servers.acquire(options.server_key(environ), environ)
+    try:
+        yield
+    finally:
+        servers.release(server)
 
 
 def _why(exc: OSError) -> str:

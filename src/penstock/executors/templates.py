@@ -35,7 +35,7 @@ __all__ = ["MOST_FDS", "Loadable", "Template", "Templates"]
 _ENTRY = "penstock.remote.preload:load"
 #: descriptors in one message at the most; the kernel allows 253
 MOST_FDS = 200
-#: a pickle of so many bytes is worth a template by itself
+#: a pickle of at least this many bytes justifies a template by itself
 _LARGE_BYTES = 1_000_000
 #: templates that are tried for one process, should they die
 _TRIES = 4
@@ -65,7 +65,7 @@ class Loadable(Protocol):
 
 
 class Template(servers.Server):
-    """One template, as the process that uses it sees it. It loads while this one goes on."""
+    """One template, as the process that uses it sees it. It loads its programs in the background."""
 
     def __init__(self, programs: Sequence[Loadable], options: StartOptions) -> None:
         self.key = ("template", next(_numbers))
@@ -87,18 +87,18 @@ class Template(servers.Server):
     def _send(self, programs: Sequence[Loadable]) -> None:
         server = self._process.server
         assert server is not None
-        servers.send_with(self.control, [server.control.fileno()])
+        socket.send_fds(self.control, [b"+"], [server.control.fileno()])
         listed = [(one.token, len(one.data), len(one.blocks), list(one.later)) for one in programs]
         with servers.request_file({"programs": listed}) as file:
-            servers.send_with(self.control, [file])
+            socket.send_fds(self.control, [b"+"], [file])
         for program in programs:
             with servers.unnamed_file() as opened:
                 opened.write(program.data)
                 opened.flush()
-                servers.send_with(self.control, [opened.fileno()])
+                socket.send_fds(self.control, [b"+"], [opened.fileno()])
             fds = [block.fd for block in program.blocks]
             for first in range(0, len(fds), MOST_FDS):
-                servers.send_with(self.control, fds[first : first + MOST_FDS])
+                socket.send_fds(self.control, [b"+"], fds[first : first + MOST_FDS])
 
     @property
     def control(self) -> socket.socket:
@@ -187,7 +187,7 @@ class Templates:
         for _ in range(_TRIES):
             template = None
             try:
-                template = self._joined()
+                template = self._acquired()
                 if template is None:
                     break
                 return Process(entry, name, self.options, template)
@@ -196,7 +196,7 @@ class Templates:
                     servers.discard(template)
         return Process(entry, name, self.options)
 
-    def _joined(self) -> Template | None:
+    def _acquired(self) -> Template | None:
         """A template for all programs that are worth one, to be used by one more process."""
         if self.options.chosen() != "forkserver" or sys.platform != "linux":
             return None

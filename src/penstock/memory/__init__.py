@@ -2,5 +2,5 @@
 
 __all__ = ["SHARED_BYTES"]
 
-#: data of at least so many bytes is shared between processes; smaller data is copied into each of them
+#: data of at least this many bytes is shared between processes; smaller data is copied into each of them
 SHARED_BYTES = 1_000_000

@@ -14,6 +14,7 @@ import sys
 import weakref
 from collections.abc import MutableMapping
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -41,7 +42,7 @@ def _has_a_name(cls: type) -> bool:
     if module == "__main__" or module in cloudpickle.list_registry_pickle_by_value():
         return False
     try:
-        return _attribute(sys.modules[module], cls.__qualname__) is cls
+        return attrgetter(cls.__qualname__)(sys.modules[module]) is cls
     except (KeyError, AttributeError):
         return False
 
@@ -58,16 +59,10 @@ def reference(cls: type) -> Reference:
 def find_class(module: str, qualname: str, number: str, definition: bytes) -> Any:
     """The class that `reference` describes, the one that is here already if there is one."""
     if not definition:
-        return _attribute(sys.modules.get(module) or importlib.import_module(module), qualname)
+        return attrgetter(qualname)(sys.modules.get(module) or importlib.import_module(module))
     if (found := _CLASSES.get(number)) is not None:
         return found
     if module == "__main__":  # a forked process has the class without ever being sent it
         with suppress(AttributeError):
-            return _attribute(sys.modules[module], qualname)
+            return attrgetter(qualname)(sys.modules[module])
     return pickle.loads(definition)
-
-
-def _attribute(module: object, qualname: str) -> Any:
-    for part in qualname.split("."):
-        module = getattr(module, part)
-    return module

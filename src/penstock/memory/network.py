@@ -46,13 +46,13 @@ ALIGNMENT = 64
 #: containers inside of containers
 DEEPEST = 100
 
-#: an array of so many bytes has a frame of its own, so that nobody copies it
+#: an array of at least this many bytes has a frame of its own, so that nobody copies it
 LARGE_BYTES = 32 << 10
-#: bytes of so many are no part of the header
+#: a bytes object of at least this length is not part of the header
 _LONG_BYTES = 1024
 #: a place is the number of its frame in the high bits, and the offset in that frame
 _FRAME = 1 << 48
-#: an array without elements may have other dimensions up to so many bytes
+#: the most bytes that the dimensions of an array without elements may stand for
 _LARGEST_EMPTY = 1 << 32
 
 #: what msgpack has no type of its own for

@@ -41,7 +41,7 @@ _loads = marshal.loads
 
 
 def worth_packing(items: list[Any], least_bytes: int) -> bool:
-    """Whether a list may be packed, and takes about so many bytes."""
+    """Whether a list may be packed, and takes about `least_bytes` or more."""
     if len(items) * 8 * 4 < least_bytes // 4:
         return False
     some = items[:: max(1, len(items) // _LOOKED_AT)]

@@ -26,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
+from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
@@ -42,7 +43,7 @@ from penstock.memory.memmaps import OpenFiles, address_of
 from penstock.memory.modules import importable, imported_by
 from penstock.memory.packed import PackedList, pack_list, worth_packing
 from penstock.memory.segment import SENDABLE, Mapping, same_bytes
-from penstock.memory.unsendable import Part, Unsendable, explained, heaviest
+from penstock.memory.unsendable import Labelled, Unsendable, explained, heaviest
 
 __all__ = ["Parcel", "pack", "unpack"]
 
@@ -97,7 +98,7 @@ class Parcel:
         return f"<Parcel: {self.nbytes} bytes, {self.shared_bytes} in {len(self.blocks)} blocks>"
 
 
-def pack(value: Any, what: str, parts: Sequence[Part] = ()) -> Parcel:
+def pack(value: Any, what: str, parts: Sequence[Labelled] = ()) -> Parcel:
     """Pickle `value` for workers. Raises PlanError where something in it cannot be sent.
 
     `what` is its name in messages. `parts` are things within it, each with a name of its own such as
@@ -271,11 +272,9 @@ def _cached(function: Any) -> Any:
     """A function behind `lru_cache`. Pickle would send its name, and a worker has no such name in `__main__`."""
     module = sys.modules.get(getattr(function, "__module__", ""))
     if type(module) is ModuleType and module.__name__ != "__main__" and importable(module):
-        found: Any = module
-        for name in function.__qualname__.split("."):
-            found = getattr(found, name, None)
-        if found is function:
-            return NotImplemented
+        with suppress(AttributeError):
+            if attrgetter(function.__qualname__)(module) is function:
+                return NotImplemented
     return _make_cached, (function.__wrapped__, function.cache_parameters())
 
 

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from penstock.errors import PlanError
 
-__all__ = ["Part", "Unsendable", "explained", "heaviest"]
+__all__ = ["Labelled", "Unsendable", "explained", "heaviest"]
 
 #: a name such as "map(decode) at train.py:41", and the thing itself
-Part: TypeAlias = tuple[str, Any]
+Labelled: TypeAlias = tuple[str, Any]
 #: gives the size of a thing's pickle, and raises what pickling raises
 Measure: TypeAlias = Callable[[Any], int]
 
@@ -53,7 +53,7 @@ class _Step(NamedTuple):
     inside: Any
 
 
-def explained(exc: Exception, what: str, value: Any, parts: Sequence[Part], measure: Measure) -> PlanError:
+def explained(exc: Exception, what: str, value: Any, parts: Sequence[Labelled], measure: Measure) -> PlanError:
     """Why `value` could not be pickled. `exc` is what that raised."""
     label, culprit, failure = what, value, exc
     for name, part in parts:
@@ -77,7 +77,7 @@ def explained(exc: Exception, what: str, value: Any, parts: Sequence[Part], meas
     return PlanError(f"{cannot}{_place(path) or 'it'} is {_fault(culprit, failure, path)}")
 
 
-def heaviest(nbytes: int, what: str, value: Any, parts: Sequence[Part], measure: Measure) -> str:
+def heaviest(nbytes: int, what: str, value: Any, parts: Sequence[Labelled], measure: Measure) -> str:
     """What makes a program of `nbytes` large."""
     sizes = [(_size(part, measure), label, part) for label, part in parts]
     size, label, heavy = max(sizes, key=lambda one: one[0], default=(0, what, value))

@@ -12,7 +12,7 @@ import numpy as np
 from penstock.errors import PlanError, RaggedBatch
 from penstock.ops.functions import check_function, function_name, where
 from penstock.ops.joint import LOST, Ingredient, Input, Joint, Length
-from penstock.ops.op import Effect, Key, Op
+from penstock.ops.op import Effect, Key, Op, member_name
 from penstock.ops.op import In as Sample
 from penstock.provenance import Place
 from penstock.trees import stacked
@@ -82,11 +82,7 @@ class Batch(Op[Sample, Any]):
         """Each of `samples` is the list of one group; the places are those of their samples."""
         if self.collate is not None:
             return list(info.each(self.collate, samples))
-
-        def describe(number: int) -> str:
-            return f"sample {info.task.index_of(info.task.place_in_hand[number])}"
-
-        return list(info.each(partial(stacked, describe=describe, pad=self.pad), samples))
+        return list(info.each(partial(stacked, describe=member_name(info), pad=self.pad), samples))
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         return Cut(self.size, self.drop_last, one_read=self.collate is None and self.pad is None)

@@ -17,7 +17,7 @@ from penstock.errors import PlanError
 from penstock.ops.fields import get_field
 from penstock.ops.functions import as_function, function_name, is_async, where
 from penstock.ops.joint import Joint, Length
-from penstock.ops.op import Effect, In, Key, Op, unknown
+from penstock.ops.op import Effect, In, Key, Op, member_name, unknown
 from penstock.ops.residents import Group, Keeping, Measured, Measuring, Resident
 from penstock.trees import stacked
 
@@ -83,11 +83,7 @@ class Bucket(Op[In, Any]):
 
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
         """Each of `samples` is the list of one group; the places are those of their samples."""
-
-        def describe(number: int) -> str:
-            return f"sample {info.task.index_of(info.task.place_in_hand[number])}"
-
-        return list(info.each(partial(stacked, describe=describe, pad=self.pad), samples))
+        return list(info.each(partial(stacked, describe=member_name(info), pad=self.pad), samples))
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         sizes = [self.size] * (len(self.bounds) + 1) if isinstance(self.size, int) else list(self.size)

@@ -187,7 +187,7 @@ class _Replay(Joint):
         self.playing = tape.complete
         #: begun in the middle, so it is not the whole epoch that passes by
         self.partial = False
-        #: so many samples have been delivered before a resume
+        #: samples still to leave out after a resume: they were delivered before
         self.left_out = 0
         self._from_start = False
         self.bytes = 0

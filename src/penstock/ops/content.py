@@ -21,7 +21,7 @@ from typing import Any
 
 __all__ = ["Content", "Held"]
 
-#: so many entries that are out of date do no harm
+#: entries out of date that are tolerated before the heap is rebuilt
 _FEW = 64
 
 #: which samples go before others: the use that is next, and the pass of those that were never served

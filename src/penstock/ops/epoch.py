@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.checks import whole_number
-from penstock.ops.joint import Ingredient, Input, Joint, Length
+from penstock.ops.joint import Input, Joint, Length, Repeating
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
 
 __all__ = ["Epoch"]
 
-#: after so many passes without a sample there is no data
+#: empty passes in a row after which there is no data
 _EMPTY_PASSES = 100
 
 
 @dataclass(frozen=True)
 class Epoch(Op[In, In]):
-    """Make an epoch `n` samples long; the next one goes on where it ended.
+    """Make an epoch `n` samples long; the next one continues where it ended.
 
     When the data ends it begins again, as the next epoch of what comes before.
 
@@ -70,10 +70,9 @@ class _Stretch(Order):
         return passes, inner
 
 
-class _Onward(Joint):
+class _Onward(Repeating):
     """Takes the next `n` samples of an upstream that goes round and round."""
 
-    opens_inputs = True
     carries = True
 
     def __init__(self, n: int, epoch: int) -> None:
@@ -114,11 +113,8 @@ class _Onward(Joint):
         return [self.next, self.empty, self.fresh]
 
     def restore(self, saved: Any, held: Any) -> None:
-        following, empty, fresh = saved
-        self.next, self.empty = (
-            whole_number(following, "what epoch() saved"),
-            whole_number(empty, "what epoch() saved"),
-        )
+        *counts, fresh = saved
+        self.next, self.empty = (whole_number(one, "what epoch() saved") for one in counts)
         self.fresh = bool(fresh)
         self.ended = self.next >= self.stop
 
@@ -127,9 +123,3 @@ class _Onward(Joint):
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
         return ()
-
-    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
-        return Passed(place, epoch)
-
-    def ingredients(self, place: Place) -> Sequence[Ingredient]:
-        return (Ingredient(place.place, 0, place.number),)

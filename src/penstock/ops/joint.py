@@ -12,9 +12,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from penstock.errors import StateMismatch
-from penstock.provenance import Place
+from penstock.provenance import Passed, Place
 
-__all__ = ["LOST", "Absent", "Ingredient", "Input", "Joint", "Length", "Memo", "Redone"]
+__all__ = ["LOST", "Absent", "Ingredient", "Input", "Joint", "Length", "Memo", "Redone", "Repeating"]
 
 #: a number of samples, ``math.inf`` for no end, None for "not known before the run"
 Length = float | int | None
@@ -57,7 +57,7 @@ class Input(Protocol):
         """How many samples wait here, those that were lost included."""
 
     def take(self, most: int) -> tuple[list[Any], Sequence[Place]]:
-        """Remove and return the first samples, at the most so many. What was lost before them is passed on."""
+        """Remove and return the first samples, at most `most` of them. Losses before them are passed on."""
 
     def has_items(self, most: int) -> bool:
         """Whether `take_items` can be called: all that it would return is there, or no more will come."""
@@ -199,7 +199,7 @@ class Joint(ABC):
         """What can be passed on now, at the most `most` samples; empty if more input is needed."""
 
     def lacking(self, inputs: Sequence[Input]) -> Sequence[int]:
-        """Which inputs must get more before `step` can go on."""
+        """Which inputs must get more samples before `step` can pass anything on."""
         return [number for number, one in enumerate(inputs) if not one.ended]
 
     def next_taken(self, lacking: Sequence[int]) -> Sequence[int]:
@@ -207,7 +207,7 @@ class Joint(ABC):
         return lacking
 
     def needs(self, inputs: Sequence[Input]) -> int:
-        """About how many more samples it lacks before `step` can go on."""
+        """About how many more samples it needs before `step` can pass anything on."""
         return 1
 
     def absorb(self, inputs: Sequence[Input]) -> bool:
@@ -304,3 +304,15 @@ class Joint(ABC):
     def remake(self, place: Place, samples: Sequence[Any]) -> Any:
         """The output at `place` again, of its members. `LOST` stands for one of either that cannot be made."""
         return samples[0]
+
+
+class Repeating(Joint):
+    """Starts its one input again when that has ended. The place of a sample names the pass that it came in."""
+
+    opens_inputs = True
+
+    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
+        return Passed(place, epoch)
+
+    def ingredients(self, place: Place) -> Sequence[Ingredient]:
+        return (Ingredient(place.place, 0, place.number),)

@@ -54,7 +54,9 @@ __all__ = [
     "blocks",
     "group_size",
     "in_own_thread",
+    "is_eager",
     "joint_of",
+    "member_name",
 ]
 
 In = TypeVar("In")
@@ -151,7 +153,7 @@ class Delivery(NamedTuple):
 
     #: in the order of the inputs; otherwise as they are finished
     ordered: bool = True
-    #: outputs of so many consecutive inputs alternate, one by one
+    #: how many consecutive inputs take turns, one output at a time
     interleave: int = 1
     #: the most finished samples that the stage keeps ready; it does not change what is delivered
     ready: int | None = None
@@ -176,7 +178,7 @@ class Moves(ABC):
     remarks: Sequence[str] = ()
     #: what it has moved cannot leave the process
     local: bool = False
-    #: copies go on after a batch has been passed on
+    #: copies may still run after a batch has been passed on
     asynchronous: bool = False
 
     @abstractmethod
@@ -296,7 +298,9 @@ class Op(ABC, Generic[In, Out]):
         return (self,), ()
 
     def length(self, n: Length) -> Length:
-        """How many samples leave when `n` come."""
+        """How many samples leave when `n` come. If the op has an `Order`, the order says it for whole numbers."""
+        if isinstance(n, int) and (order := self.order()) is not None:
+            return order.length(n)
         return n if self.effect in (Effect.KEEPS, Effect.PASSES, Effect.DEALS) and not self.may_skip else unknown(n)
 
 
@@ -305,10 +309,15 @@ def joint_of(op: Op[Any, Any]) -> Joint | None:
     return op.joint(Key(0, ""), 0, op.memo())
 
 
+def is_eager(op: Op[Any, Any]) -> bool:
+    """Whether `op` keeps samples ready, so that what comes after it never waits for the workers before it."""
+    joint = joint_of(op)
+    return joint is not None and joint.eager
+
+
 def in_own_thread(op: Op[Any, Any]) -> bool:
     """Whether `op` runs in one thread of its own in this process, and the ops after it ride there."""
-    joint = joint_of(op)
-    return op.moves is not None or (joint is not None and joint.eager)
+    return op.moves is not None or is_eager(op)
 
 
 def blocks(op: Op[Any, Any]) -> bool:
@@ -323,6 +332,11 @@ def group_size(op: Op[Any, Any]) -> int:
     """How many samples each group of `op` has; 0 if it makes no groups, or if that varies."""
     joint = joint_of(op)
     return 0 if joint is None else joint.group_size
+
+
+def member_name(info: Any) -> Callable[[int], str]:
+    """What errors call a sample, by its number in the group that a worker has in hand."""
+    return lambda number: f"sample {info.task.index_of(info.task.place_in_hand[number])}"
 
 
 def added(ops: Sequence[Op[Any, Any]]) -> set[int]:

@@ -13,7 +13,7 @@ from penstock.checks import whole_number
 from penstock.errors import PlanError, RaggedBatch, Skip
 from penstock.ops.fields import get_field
 from penstock.ops.joint import Joint, Length
-from penstock.ops.op import Effect, In, Key, Op, unknown
+from penstock.ops.op import Effect, In, Key, Op, member_name, unknown
 from penstock.ops.residents import Measured, Measuring
 from penstock.ops.rows import Concat, Fit, Tokens
 from penstock.trees import leaf_array
@@ -98,11 +98,7 @@ class Pack(Op[In, dict[Any, Any]]):
 
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
         """Each of `samples` is the list of the pieces of one row."""
-
-        def describe(number: int) -> str:
-            return f"sample {info.task.index_of(info.task.place_in_hand[number])}"
-
-        return list(info.each(partial(self._row, describe=describe), samples))
+        return list(info.each(partial(self._row, describe=member_name(info)), samples))
 
     def _row(self, pieces: list[Tokens], describe: Callable[[int], str]) -> dict[Any, Any]:
         length = int(self.length)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.checks import whole_number
-from penstock.ops.joint import Ingredient, Input, Joint, Length
+from penstock.ops.joint import Input, Joint, Length, Repeating
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
 from penstock.randomness import derive
@@ -92,10 +92,8 @@ class _Passes(Order):
         return first_pass(self.times, epoch) + passes, inner
 
 
-class _Again(Joint):
+class _Again(Repeating):
     """Starts the upstream again when it ends. A pass without samples ends it for good."""
-
-    opens_inputs = True
 
     def __init__(self, times: int | None, epoch: int) -> None:
         self.times = math.inf if times is None else times
@@ -126,15 +124,6 @@ class _Again(Joint):
         return [self.passes, self.seen, self.fresh]
 
     def restore(self, saved: Any, held: Any) -> None:
-        passes, seen, fresh = saved
-        self.passes, self.seen = (
-            whole_number(passes, "what repeat() saved"),
-            whole_number(seen, "what repeat() saved"),
-        )
+        *counts, fresh = saved
+        self.passes, self.seen = (whole_number(one, "what repeat() saved") for one in counts)
         self.fresh = bool(fresh)
-
-    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
-        return Passed(place, epoch)
-
-    def ingredients(self, place: Place) -> Sequence[Ingredient]:
-        return (Ingredient(place.place, 0, place.number),)

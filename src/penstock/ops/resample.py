@@ -116,9 +116,6 @@ class Resample(Op[In, In]):
     def order(self) -> Order:
         return _Drawn(self)
 
-    def length(self, n: Length) -> Length:
-        return self.draws(n) if isinstance(n, int) else n
-
     def draws(self, n: int) -> int:
         """How many are drawn of `n` samples. Raises PlanError if that cannot be."""
         fixed = not callable(self.given)

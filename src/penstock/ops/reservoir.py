@@ -159,7 +159,7 @@ class _Reserve:
         self._stuck_since = monotonic()
 
     def emptied(self, op: Reservoir[Any]) -> _Reserve:
-        """The same without any sample: what was counted goes on."""
+        """A new reserve without samples, which continues the counts of this one."""
         new = _Reserve(op, self.key)
         new.waits, new.wait_s = self.waits, self.wait_s
         new.content.go_on_from(self.content)
@@ -174,7 +174,7 @@ class _Reserve:
 _PATIENCE_S = 0.1
 #: stands for the end of a pass among those that wait
 _END = object()
-#: after so many passes without a sample no other is begun in an epoch
+#: empty passes in a row after which an epoch begins no other
 _EMPTY_PASSES = 100
 
 
@@ -311,7 +311,7 @@ class _Drawing(Joint):
         return reserve.filled
 
     def _plenty(self, count: int) -> bool:
-        """Whether so many samples are enough to choose from, or all there are."""
+        """Whether `count` samples are enough to choose from, or all that there will be."""
         reserve, content = self.reserve, self.reserve.content
         least = min(self.op.min_fill or -(-self.op.size // 2), content.per_pass or math.inf)
         # That something finds no place shows that there is nothing to wait for.

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.ops.joint import Ingredient, Input, Joint, Length
+from penstock.ops.joint import Input, Joint, Length, Repeating
 from penstock.ops.op import Effect, In, Key, Op, Share
 from penstock.provenance import Passed, Place, root
 
@@ -185,9 +185,7 @@ class Rounds(Op[In, In]):
         return self.n
 
 
-class _Round(Joint):
-    opens_inputs = True
-
+class _Round(Repeating):
     def __init__(self, n: int, epoch: int) -> None:
         self.n = self.left = n
         self.epoch = epoch
@@ -224,12 +222,6 @@ class _Round(Joint):
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
         return ()
-
-    def passed_on(self, place: Place, number: int, epoch: int) -> Place:
-        return Passed(place, epoch)
-
-    def ingredients(self, place: Place) -> Sequence[Ingredient]:
-        return (Ingredient(place.place, 0, place.number),)
 
 
 @dataclass(frozen=True)

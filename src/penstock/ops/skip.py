@@ -44,9 +44,6 @@ class SkipFirst(Op[In, In]):
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         return _Discard(self.n)
 
-    def length(self, n: Length) -> Length:
-        return None if n is None else max(n - self.n, 0)
-
 
 class _Rest(Order):
     counts = True

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.ops.op import Effect, Op, in_own_thread, joint_of
-from penstock.plan.plan import Feed, Joined, Site, Step
+from penstock.plan.plan import Feed, Site, Step, straight_before
 
 __all__ = ["Draft", "begins_anew", "remember", "why_not_fused"]
 
@@ -28,7 +28,7 @@ class Draft:
     hopeful: bool = False
     #: the step that keeps what the steps before it have made, sample by sample
     cached: Step | None = None
-    #: of samples that are only drawn and passed on, so many are drawn before they are asked for
+    #: how many samples are drawn ahead, if the stage only draws and passes them on
     ahead: int | None = None
     reasons: list[str] = field(default_factory=list)
 
@@ -38,7 +38,7 @@ class Draft:
 
 
 def begins_anew(draft: Draft, op: Op[Any, Any]) -> bool:
-    """Whether `op` needs a line before it, so that samples before it are owed one by one, by their places.
+    """Whether `op` needs a `Renumber` before it, so that samples before it are owed one by one, by their places.
 
     So it is where outputs alternate, and where an op that does not keep the order takes single outputs of a sample.
     """
@@ -52,11 +52,8 @@ def begins_anew(draft: Draft, op: Op[Any, Any]) -> bool:
 
 def expanded(draft: Draft) -> int:
     """How many ops since the source or joint make several samples of one."""
-    feed = draft.feed
-    before = 0
-    if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
-        before = feed.children[0].depth
-    return before + sum(step.op.effect is Effect.EXPANDS for step in draft.steps)
+    before = straight_before(draft.feed)
+    return (0 if before is None else before.depth) + sum(step.op.effect is Effect.EXPANDS for step in draft.steps)
 
 
 def remember(draft: Draft, step: Step) -> None:

@@ -32,10 +32,9 @@ class Explanation(str):
 
 def _text(plan: Plan) -> str:
     stages = plan.stages
-    length = {None: "length not known before the run"}.get(
-        plan.length,  # type: ignore[arg-type]
-        f"{plan.length} per epoch" if isinstance(plan.length, int) else "endless",
-    )
+    length = "length not known before the run"
+    if plan.length is not None:
+        length = f"{plan.length} per epoch" if isinstance(plan.length, int) else "endless"
     lines = [f"{len(stages)} stage{'s' if len(stages) > 1 else ''}, {length}"]
     for stage in stages:
         lines += _stage_lines(stage)

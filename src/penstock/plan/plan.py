@@ -16,7 +16,7 @@ from penstock.ops.joint import Joint, Length
 from penstock.ops.op import Effect, Op, Order, joint_of
 from penstock.sources.source import Composite, IndexedSource, StreamSource
 
-__all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed"]
+__all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed", "straight_before"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,13 @@ class Joined:
 Feed = Indexed | Streamed | Joined
 
 
+def straight_before(feed: Feed) -> Stage | None:
+    """The stage whose samples a feed passes on as they are, without a joint; None if there is none."""
+    if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
+        return feed.children[0]
+    return None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """A run of ops in one place, fused into one program."""
@@ -114,7 +121,7 @@ class Stage:
     ordered: bool
     #: positions per unit of work: the batch size where the worker makes the batches
     unit: int = 1
-    #: outputs of so many tickets alternate
+    #: how many tickets take turns, one output at a time
     interleave: int = 1
     #: finished chunks kept ready, and if set, finished samples
     bound_tickets: int = 2
@@ -146,19 +153,14 @@ class Stage:
     @property
     def depth(self) -> int:
         """The same for all ops since the source or joint that its samples come from."""
-        feed = self.feed
-        if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
-            return self.expands + feed.children[0].depth
-        return self.expands
+        before = straight_before(self.feed)
+        return self.expands + (0 if before is None else before.depth)
 
     @property
     def in_order(self) -> bool:
         """Whether samples leave it in the order in which they left that source or joint."""
-        feed = self.feed
-        ordered = self.ordered and self.interleave == 1
-        if isinstance(feed, Joined) and feed.step is None and feed.composite is None:
-            return ordered and feed.children[0].in_order
-        return ordered
+        before = straight_before(self.feed)
+        return self.ordered and self.interleave == 1 and (before is None or before.in_order)
 
     @property
     def joint_op(self) -> Op[Any, Any] | None:
@@ -247,7 +249,7 @@ class Plan:
 
     @property
     def carries(self) -> bool:
-        """Whether a joint goes on from epoch to epoch."""
+        """Whether a joint continues from epoch to epoch."""
         return any(stage.joint is not None and stage.joint.carries for stage in self.stages)
 
     @property

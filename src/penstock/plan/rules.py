@@ -22,8 +22,8 @@ from penstock.errors import PlanError
 from penstock.executors import find_executor
 from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.ops.joint import Joint, Length
-from penstock.ops.line import Line
-from penstock.ops.op import Effect, Op, added, blocks, group_size, in_own_thread, joint_of
+from penstock.ops.op import Effect, Op, added, blocks, group_size, in_own_thread, is_eager, joint_of
+from penstock.ops.renumber import Renumber
 from penstock.plan.draft import Draft, begins_anew, remember, why_not_fused
 from penstock.plan.lengths import flow_length, lengths
 from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
@@ -90,7 +90,7 @@ class _Maker:
         """
         top = default is None
         steps = self._numbered(flow.ops, path)
-        decoupled = [number for number, step in enumerate(steps) if _decouples(step.op)]
+        decoupled = [number for number, step in enumerate(steps) if is_eager(step.op)]
         if decoupled:
             self.lengths.update(zip([step.number for step in steps], lengths(flow), strict=False))
         sites = self._placed(flow, steps, default)
@@ -110,7 +110,7 @@ class _Maker:
             until = next((other for other in decoupled if other >= number), None)
             self.loose = until is not None and _keeps_order(steps[number:until])
             if begins_anew(draft, step.op):
-                draft = self._lined_up(draft, step, sites[number + 1], f"{segment}-line")
+                draft = self._renumbered(draft, step, sites[number + 1], f"{segment}-line")
             if (joint := joint_of(step.op)) is not None:
                 draft = self._with_joint(draft, step, joint, sites[number + 1], steps[number + 1 :], top, segment)
             else:
@@ -266,12 +266,12 @@ class _Maker:
         after.reasons.append("samples reach the worker processes through shared memory")
         return after
 
-    def _lined_up(self, draft: Draft, step: Step, place: tuple[Site, int], segment: str) -> Draft:
-        """A new segment, which is resumed by the numbers of its samples."""
+    def _renumbered(self, draft: Draft, step: Step, place: tuple[Site, int], segment: str) -> Draft:
+        """A new segment: a resumed stream names its samples by new numbers."""
         stage = self._finished(draft)
-        line = Step(Line(), self.steps, "line", added=True)
+        renumber = Step(Renumber(), self.steps, "renumber", added=True)
         self.steps += 1
-        after = Draft(Joined((stage,), line), *place, segment)
+        after = Draft(Joined((stage,), renumber), *place, segment)
         after.reasons.append(f"not fused with stage {stage.number}: {step.op.label} takes its samples one by one")
         return after
 
@@ -467,11 +467,8 @@ def _grouped(stage: Stage) -> list[int]:
 
 
 def _carrying(stage: Stage) -> Op[Any, Any] | None:
-    """An op before the end of `stage` whose joint goes on from epoch to epoch."""
-    for one in stage.walk():
-        if one.joint is not None and one.joint.carries:
-            return one.joint_op
-    return None
+    """An op before the end of `stage` whose joint continues from epoch to epoch."""
+    return next((one.joint_op for one in stage.walk() if one.joint is not None and one.joint.carries), None)
 
 
 def _keeps_order(later: list[Step]) -> bool:
@@ -479,18 +476,8 @@ def _keeps_order(later: list[Step]) -> bool:
     return not any(joint_of(step.op) is not None or step.op.delivery.interleave > 1 for step in later)
 
 
-def _decouples(op: Op[Any, Any]) -> bool:
-    """Whether what is behind `op` must not wait for the workers of what is before it."""
-    joint = joint_of(op)
-    return joint is not None and joint.eager
-
-
-def _on_loop(site: Site) -> bool:
-    return find_executor(site.kind).asynchronous
-
-
 def _rides(site: Site, blocking: bool, asynchronous: bool) -> bool:
     """Whether an op without a placement may run at `site`."""
     if site.kind == "inline":
         return True
-    return not blocking if _on_loop(site) else not asynchronous
+    return not blocking if find_executor(site.kind).asynchronous else not asynchronous

@@ -74,7 +74,7 @@ def _moving(flow: Flow) -> list[Op[Any, Any]]:
 
 
 def _check_riders(op: Op[Any, Any], later: tuple[Op[Any, Any], ...], top: bool) -> None:
-    """Copies go on after the transfer worker has passed a batch on, so only the training loop may wait for them."""
+    """Copies may still run when the transfer worker passes a batch on; only the training loop may wait for them."""
     if not top:
         raise PlanError(
             f"{op.label} stands in a part of another pipeline; put it behind the mix(), zip() or concat(), so that "

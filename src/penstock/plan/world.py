@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.errors import PlanError
 from penstock.ops.joint import Length
-from penstock.ops.op import Effect, Op, Share, group_size, joint_of
+from penstock.ops.op import Effect, Op, Share, group_size, is_eager, joint_of
 from penstock.sources.source import Composite, Flow, IndexedSource, Source
 
 __all__ = ["ALONE", "Dealt", "World", "dealt", "portion_of", "world_now"]
@@ -92,7 +92,7 @@ def _repeated(flow: Flow, world: World) -> PlanError:
         told = f"each of the {world.size} ranks would deliver all samples, so each comes {world.size} times"
     return PlanError(
         f"{world.told_by} says that there are {world.size} ranks, but the pipeline has no shard(): {told}; "
-        "add .shard(), or .shard(world=1) to mean it"
+        "add .shard(), or .shard(world=1) if every rank should read everything"
     )
 
 
@@ -114,13 +114,11 @@ def _dealt(flow: Flow, world: World, top: bool) -> Flow:
     for number, op in enumerate(flow.ops):
         if op.effect is Effect.DEALS:
             before, later = flow.ops[:number], flow.ops[number + 1 :]
-            for one in before:
-                joint = joint_of(one)
-                if joint is not None and joint.eager:
-                    raise PlanError(
-                        f"{op.label} behind {one.label}: every rank would fill it with all samples; put "
-                        f"{op.label} before {one.label}"
-                    )
+            if (eager := next(filter(is_eager, before), None)) is not None:
+                raise PlanError(
+                    f"{op.label} behind {eager.label}: every rank would fill it with all samples; put "
+                    f"{op.label} before {eager.label}"
+                )
             uneven = "it is part of another pipeline" if not top else _uneven(later)
             block = 1 if uneven else _block(later)
             indexed = isinstance(source, IndexedSource) and all(

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from penstock import storage
-from penstock.errors import PlanError
+from penstock.errors import OnError, PlanError
 from penstock.formats.compressed import compression
 
-__all__ = ["OnError", "Options", "Paths", "absolute", "files_of", "is_stream", "names_of", "refuse_stream"]
+__all__ = ["Options", "Paths", "absolute", "files_of", "is_stream", "names_of", "or_packed", "refuse_stream"]
 
 #: a path, a pattern or a folder, on disk or by URL, or a list of these
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Options = Mapping[str, Any] | None
-OnError = Literal["raise", "skip"]
 
 
 def files_of(paths: Any, what: str, options: Any, suffixes: tuple[str, ...]) -> list[str]:
@@ -54,14 +53,19 @@ def is_stream(paths: list[str], what: str) -> bool:
     return True in kinds
 
 
-def refuse_stream(**given: Any) -> None:
+def or_packed(*suffixes: str) -> tuple[str, ...]:
+    """The suffixes of a format, plain and compressed."""
+    return tuple(f"{suffix}{packed}" for packed in ("", ".gz", ".zst") for suffix in suffixes)
+
+
+def refuse_stream(indices: Any, on_error: OnError = "raise") -> None:
     """Refuse arguments that need random access."""
-    for name, value in given.items():
-        if value is not None:
-            raise PlanError(
-                f"{name}= needs files that can be read at any position, and these are read as a stream, forward; "
-                "decompress them, or use take(), skip() and filter()"
-            )
+    if indices is not None or on_error != "raise":
+        name = "on_error" if indices is None else "indices"
+        raise PlanError(
+            f"{name}= needs files that can be read at any position, and these are read as a stream, forward; "
+            "decompress them, or use take(), skip() and filter()"
+        )
 
 
 def names_of(columns: Any, what: str) -> list[str] | None:

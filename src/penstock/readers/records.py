@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from penstock.errors import PlanError
 from penstock.formats.compressed import MOST_BYTES
 from penstock.pipeline import Pipeline
-from penstock.readers.paths import absolute, files_of, is_stream, refuse_stream
+from penstock.readers.paths import absolute, files_of, is_stream, or_packed, refuse_stream
 
 if TYPE_CHECKING:
+    from penstock.errors import OnError
     from penstock.formats.index import Where
-    from penstock.readers.paths import OnError, Options, Paths
+    from penstock.readers.paths import Options, Paths
     from penstock.sources.tar import Fields
     from penstock.sources.tfrecord import Features
 
@@ -60,7 +61,7 @@ def from_tar(
     layout = Layout(fields, decode)
     if not is_stream(paths, "from_tar"):
         return Pipeline(TarSource(paths, layout, indices, index, on_error, storage_options))
-    refuse_stream(indices=indices, on_error=None if on_error == "raise" else on_error)
+    refuse_stream(indices, on_error)
     return Pipeline(TarStream(paths, layout, max_bytes, storage_options))
 
 
@@ -134,11 +135,10 @@ def _lines(
 ) -> Pipeline[Any]:
     from penstock.sources.lines import LineSource, LineStream
 
-    packed = tuple(f"{suffix}{more}" for suffix in suffixes for more in (".gz", ".zst"))
-    paths = files_of(files, what.verb, options, (*suffixes, *packed))
+    paths = files_of(files, what.verb, options, or_packed(*suffixes))
     if not is_stream(paths, what.verb):
         return Pipeline(LineSource(paths, what, indices, index, on_error, options))
-    refuse_stream(indices=indices, on_error=None if on_error == "raise" else on_error)
+    refuse_stream(indices, on_error)
     return Pipeline(LineStream(paths, what, max_bytes, options))
 
 
@@ -181,7 +181,7 @@ def from_tfrecord(
     examples = Examples(features, raw)
     if compression is None and not is_stream(paths, "from_tfrecord"):
         return Pipeline(RecordSource(paths, examples, check, indices, index, on_error, storage_options))
-    refuse_stream(indices=indices, on_error=None if on_error == "raise" else on_error)
+    refuse_stream(indices, on_error)
     return Pipeline(RecordStream(paths, examples, check, max_bytes, storage_options))
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PlanError
 from penstock.pipeline import Pipeline
-from penstock.readers.paths import files_of, is_stream, names_of, refuse_stream
+from penstock.readers.paths import files_of, is_stream, names_of, or_packed, refuse_stream
 
 if TYPE_CHECKING:
+    from penstock.errors import OnError
     from penstock.formats.index import Where
-    from penstock.readers.paths import OnError, Options, Paths
+    from penstock.readers.paths import Options, Paths
 
 __all__ = ["from_arrow", "from_csv", "from_hdf5", "from_npy", "from_parquet"]
 
@@ -52,7 +53,7 @@ def from_parquet(
     names = names_of(columns, "from_parquet")
     if not stream:
         return Pipeline(ParquetSource(paths, names, filters, indices, cache_bytes, storage_options))
-    refuse_stream(indices=indices)
+    refuse_stream(indices)
     return Pipeline(ParquetStream(paths, names, filters, storage_options))
 
 
@@ -116,13 +117,11 @@ def from_csv(
     """
     from penstock.sources.csv import CsvSource, CsvStream, Dialect
 
-    suffixes = (".csv", ".tsv")
-    packed = tuple(f"{suffix}{more}" for suffix in suffixes for more in (".gz", ".zst"))
-    paths = files_of(files, "from_csv", storage_options, (*suffixes, *packed))
+    paths = files_of(files, "from_csv", storage_options, or_packed(".csv", ".tsv"))
     dialect = Dialect(delimiter, names_of(names, "from_csv"), names_of(columns, "from_csv"), types or {})
     if not is_stream(paths, "from_csv"):
         return Pipeline(CsvSource(paths, dialect, indices, index, on_error, storage_options))
-    refuse_stream(indices=indices, on_error=None if on_error == "raise" else on_error)
+    refuse_stream(indices, on_error)
     return Pipeline(CsvStream(paths, dialect, storage_options))
 
 

@@ -17,14 +17,12 @@ from penstock.program.chunk import Chunk, ErrorRecord, Failure, with_losses
 from penstock.program.failure import decide, take_note
 from penstock.program.program import Program
 from penstock.provenance import Place
-from penstock.remote.wire import OTHER
 from penstock.trees import nbytes
 
 __all__ = [
     "Cargo",
     "first_unsendable",
     "measured",
-    "sendable",
     "stowed",
     "unstowed",
     "without_largest",
@@ -97,15 +95,6 @@ def without_largest(chunk: Chunk, program: Program, epoch: int, exc: Exception) 
     failure = Failure(exc, ErrorRecord(label, index, epoch, exc, place))
     losses = with_losses(chunk.losses, (), (), number)
     return Chunk(chunk.samples[:number], chunk.places[:number], failure, losses)
-
-
-def sendable(value: Any) -> bool:
-    """Whether a value can be pickled."""
-    try:
-        OTHER[0](value)
-    except Exception:
-        return False
-    return True
 
 
 def _label(program: Program) -> str:

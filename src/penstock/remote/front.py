@@ -7,6 +7,7 @@ says what becomes of the ticket it had in hand.
 
 from __future__ import annotations
 
+import pickle
 import signal
 import weakref
 from collections import deque
@@ -28,13 +29,13 @@ from penstock.memory.parcel import Parcel
 from penstock.program.chunk import Chunk
 from penstock.program.desk import READING, Desk
 from penstock.remote.cargo import Cargo
-from penstock.remote.line import Death, Line, bury
+from penstock.remote.connection import Connection, Death, bury
 from penstock.remote.pools import end_with_interpreter, is_stopped
 from penstock.remote.remote_task import Paused, RemoteTask, Sent, described
 from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
 from penstock.remote.trial import DEATHS_RUNNING, STILLBORN, STILLBORN_KILLED
-from penstock.remote.wire import OTHER, Gone, Late, Message, Reply
+from penstock.remote.wire import Gone, Late, Message, Reply
 from penstock.stats.calls import Timing
 
 __all__ = ["work_remote"]
@@ -122,15 +123,15 @@ class _Front:
         worker.front = self
 
     def _forget_process(self) -> None:
-        self.line: Line | None = None
+        self.connection: Connection | None = None
         self._programs: dict[int, weakref.ref[Parcel]] = {}
         self._overdue = False
 
     @property
     def desk(self) -> Desk | None:
         """Where the process shows what it has in hand."""
-        line = self.line
-        return None if line is None else line.desk
+        connection = self.connection
+        return None if connection is None else connection.desk
 
     # ------------------------------------------------------------------ taking, under the lock
 
@@ -152,7 +153,7 @@ class _Front:
         return jobs
 
     def forgo(self) -> None:
-        """If nobody waits any more for what the process has in hand, it need not go on with it."""
+        """Tell the process to stop early if every ticket that it has belongs to a cancelled epoch."""
         sent, desk = list(self.out), self.desk
         if desk is not None and sent and all(one.job.stage_run.cancelled for one in sent):
             desk.forgo(sent[-1].ticket)
@@ -179,35 +180,37 @@ class _Front:
         if not ticket.count:
             told = Chunk([], (), ticket.failure or job.task.ends_in, final=True)
             return [self._handing_in(job, told, True)]
-        # A ticket that is gone on with has a new number too: what was forgone has a lower one.
+        # A paused ticket gets a new number when it continues, since `forgo` stops all tickets up to a number.
         number = next(_tickets)
         self.out.append(Sent(number, job))
-        line = self._connected()
+        connection = self._connected()
         job.task.desk, job.task.worker_name = self.desk, self.worker.name
         if len(self.out) == 1:
             job.stage_run.run.engine.tasks[self.worker] = job
         self.tidy()
         alike = not lane.budget.bounded or lane.block_estimate.alike
-        grant = line.grant(lane.blocks, lane.block_estimate.nbytes if alike else 0)
+        grant = connection.grant(lane.blocks, lane.block_estimate.nbytes if alike else 0)
         if job.chunks is not None:
             self.paused.pop(job.chunks.ticket, None)
-            line.wire.send(("go", job.chunks.ticket, number, grant), deadline=self._patience())
+            connection.wire.send(("go", job.chunks.ticket, number, grant), deadline=self._patience())
             return []
         if lane.number not in self._programs:
             parcel: Parcel = lane.parcel
             head = ("program", lane.number, lane.loader, parcel.token)
             if self._has_already(parcel):
-                line.wire.send(head, deadline=self._patience())
+                connection.wire.send(head, deadline=self._patience())
             else:
-                line.send_parcel(head, parcel, self._patience())
+                connection.send_parcel(head, parcel, self._patience())
             self._programs[lane.number] = weakref.ref(parcel)
         layout = laid_out(job)
         if not job.ticket.count:
             self._take_back()
             return [self._handing_in(job, Chunk([], (), job.task.ends_in), True)]
-        block, body = (None, ()) if layout is None else line.lend(lane.blocks, number, layout)
+        block, body = (None, ()) if layout is None else connection.lend(lane.blocks, number, layout)
         header = None if layout is None else layout.header
-        line.wire.send(("run", *request_for(job, number, header, block, grant)), body, deadline=self._patience())
+        connection.wire.send(
+            ("run", *request_for(job, number, header, block, grant)), body, deadline=self._patience()
+        )
         return []
 
     def _has_already(self, parcel: Parcel) -> bool:
@@ -215,14 +218,14 @@ class _Front:
         template = self.worker.process.server
         return isinstance(template, Template) and parcel.token in template.tokens and template.loaded
 
-    def _connected(self) -> Line:
-        if self.line is None:
+    def _connected(self) -> Connection:
+        if self.connection is None:
             if self._unreplaced:
                 self.worker.renew()
                 self._unreplaced = False
-            self.line = Line(self.worker.process)
-            self.line.watch()
-        return self.line
+            self.connection = Connection(self.worker.process)
+            self.connection.watch()
+        return self.connection
 
     def tidy(self) -> None:
         """Tell the process what it need not keep."""
@@ -232,12 +235,12 @@ class _Front:
         gone = [number for number, parcel in self._programs.items() if parcel() is None]
         for number in gone:
             del self._programs[number]
-        if self.line is None:
+        if self.connection is None:
             return
         try:
             if unwanted or gone:
-                self.line.wire.send(("forget", unwanted, gone))
-            self.line.tidy()
+                self.connection.wire.send(("forget", unwanted, gone))
+            self.connection.tidy()
         except Gone:
             return  # whoever uses it next finds out
 
@@ -247,28 +250,28 @@ class _Front:
         """Wait for the process to answer. Returns what is to be handed in."""
         try:
             while True:
-                line = self._connected()
-                self._wait(line)
-                message = line.wire.receive(deadline=self._patience())
+                connection = self._connected()
+                self._wait(connection)
+                message = connection.wire.receive(deadline=self._patience())
                 self.stillborn = 0
                 kind, *said = message.head
                 if kind != "need":
                     break
-                self._on_need(line, *said)
+                self._on_need(connection, *said)
         except (Gone, Late):
             return self._bury()
         except Exception as exc:
             # No memory for what it says: the rest of it could not be understood.
             return self._bury(exc)
-        return self._on_chunk(line, Reply(*said), message)
+        return self._on_chunk(connection, Reply(*said), message)
 
-    def _on_need(self, line: Line, ticket: int, nbytes: int) -> None:
+    def _on_need(self, connection: Connection, ticket: int, nbytes: int) -> None:
         job = self.out[0].job
         with LOCK:
             job.stage_run.needs(job, nbytes)
-        line.regrant(job.stage_run.lane.blocks, nbytes)
+        connection.regrant(job.stage_run.lane.blocks, nbytes)
 
-    def _on_chunk(self, line: Line, reply: Reply, message: Message) -> list[HandIn]:
+    def _on_chunk(self, connection: Connection, reply: Reply, message: Message) -> list[HandIn]:
         sent = self.out.popleft()
         job = sent.job
         task: RemoteTask = job.task
@@ -278,12 +281,12 @@ class _Front:
         if cargo.block is not None or (lane.budget.bounded and cargo.nbytes):
             lane.block_estimate.add(cargo.nbytes)
         for _, ticket in reply.returned:
-            line.lent_back(ticket)
+            connection.lent_back(ticket)
         done = reply.done
         try:
-            chunk = line.received(lane.blocks, cargo, message)
+            chunk = connection.received(lane.blocks, cargo, message)
             if reply.kept is not None:
-                for key, samples, places in OTHER[1](reply.kept):
+                for key, samples, places in pickle.loads(reply.kept):
                     lane.program.store.put(key, samples, places)
         except Exception as exc:
             # What has come cannot be made into objects again.
@@ -328,7 +331,7 @@ class _Front:
 
     # ------------------------------------------------------------------ waiting
 
-    def _wait(self, line: Line) -> None:
+    def _wait(self, connection: Connection) -> None:
         """Wait until the process has said something or ended, or until a call of it runs out of time."""
         assert self.desk is not None
         while True:
@@ -341,7 +344,7 @@ class _Front:
                     self.worker.process.kill()
                     raise Gone
                 until = perf_counter() + min(left, timeout_s)
-            if line.wait(until):
+            if connection.wait(until):
                 return
             if is_stopped(self.worker.process.pid):
                 self.worker.process.kill()
@@ -360,7 +363,7 @@ class _Front:
         """
         if self.crew.closed:
             return []
-        death = bury(self.worker.process, self.line)
+        death = bury(self.worker.process, self.connection)
         how = f"worker process {self.worker.name} {death.end}"
         overdue = self._overdue and death.late
         self.stillborn = 0 if death.ticket else self.stillborn + 1
@@ -425,17 +428,17 @@ class _Front:
     def _take_back(self) -> None:
         """The last ticket is not sent after all."""
         sent = self.out.pop()
-        if self.line is not None:
-            self.line.revoke(len(self.out))
-            self.line.lent_back(sent.ticket)
+        if self.connection is not None:
+            self.connection.revoke(len(self.out))
+            self.connection.lent_back(sent.ticket)
 
     def close(self) -> None:
         """End the process. It ends by itself when its socket does, unless it is inside a call."""
         self.worker.interrupt()
         self.worker.process.exit(_GRACE_S)
         self.worker.process.close()
-        if self.line is not None:
-            self.line.take_back_all()
+        if self.connection is not None:
+            self.connection.take_back_all()
 
 
 def _most_stillborn(end: Exit | None) -> int:

@@ -34,7 +34,7 @@ from penstock.plan.rules import Options, make_plan
 from penstock.program.chunk import Chunk
 from penstock.provenance import Place
 from penstock.remote.cargo import Cargo
-from penstock.remote.line import Line, bury
+from penstock.remote.connection import Connection, bury
 from penstock.remote.preload import refuse_in_import
 from penstock.remote.trial import DEATHS_RUNNING_ISOLATED, Trial
 from penstock.remote.wire import Gone, Late, Message
@@ -52,7 +52,7 @@ _OPTIONS = StartOptions(gpus=True)
 _CREDITS = 3
 #: chunks that a training loop holds as a rule: the one it works on, and the next
 _IN_HAND = 2
-#: of `memory=`, one part in so many is for all of these
+#: the share of `memory=` that these chunks may take, as a divisor
 _SHARE = 4
 #: how long a process has to end by itself
 _GRACE_S = 0.3
@@ -95,7 +95,7 @@ class Isolated:
         parts: list[tuple[str, Any]] = [
             (step.op.full_label, step.op) for stage in self.plan.stages for step in stage.all_steps()
         ]
-        #: what was served before is served again when the training loop waits, so the process is told
+        #: a reservoir serves samples again while the training loop waits, so the process is told when it does
         self._draws = self.plan.draws
         #: of `memory=`, what chunks on their way here and idle blocks may take; the rest is for the process
         self._budget = Budget(None if memory is None else memory // _SHARE)
@@ -109,7 +109,7 @@ class Isolated:
         self.closed = False
         self._pid = os.getpid()
         self._current: _Run | None = None
-        self._line: Line | None = None
+        self._connection: Connection | None = None
         self._estimate = Estimate()
         self._stats: dict[str, float] = {"stuck": 0, "deaths": 0, "cpu_s": 0.0}
         self._deaths = self._deaths_running = 0
@@ -141,8 +141,8 @@ class Isolated:
 
     def _begin(self, run: _Run) -> None:
         with self._whole():
-            line = self._connected()
-            line.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, plain_data(run.edge)))
+            connection = self._connected()
+            connection.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, plain_data(run.edge)))
 
     def leave(self, run: _Run, whole: bool = False) -> None:
         """The epoch is over for the reader."""
@@ -153,10 +153,10 @@ class Isolated:
             self._tell("leave", run.number, whole)
 
     def _tell(self, *message: Any) -> None:
-        """Say something that another process need not know: where this one is gone or stuck, nothing is said."""
-        if self._line is not None:
+        """Send a message that only this process needs: if it has ended or is stuck, the message is dropped."""
+        if self._connection is not None:
             with suppress(Gone, Late), self._whole():  # if it is gone, the next epoch finds out
-                self._line.wire.send(message, deadline=perf_counter() + _WORD_S)
+                self._connection.wire.send(message, deadline=perf_counter() + _WORD_S)
 
     def replan(self, run: _Run, position: int) -> _Run:
         """The process does that itself."""
@@ -180,17 +180,19 @@ class Isolated:
                         raise early
                     return early if isinstance(early, Chunk) else None
                 try:
-                    if self._line is None:  # given up since, by `_whole`
+                    if self._connection is None:  # given up since, by `_whole`
                         run.again()
                         self._begin(run)
-                    line = self._connected()
-                    if self._draws and run.asked < run.chunks and not line.spoken:
+                    connection = self._connected()
+                    if self._draws and run.asked < run.chunks and not connection.spoken:
                         run.asked = run.chunks
                         with self._whole():
-                            line.wire.send(("asks", run.number, run.chunks))
-                    if not line.wait(deadline):
-                        raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding(line)}")
-                    found = self._received(line, run, deadline)
+                            connection.wire.send(("asks", run.number, run.chunks))
+                    if not connection.wait(deadline):
+                        raise StageTimeout(
+                            f"no batch within {timeout_s:g} s; held up by {self._holding(connection)}"
+                        )
+                    found = self._received(connection, run, deadline)
                 except Gone:
                     if not self.closed:
                         self._bury(run)
@@ -205,10 +207,10 @@ class Isolated:
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
-        """What is in here is said, heard and done as a whole, or with this process no more.
+        """Drop the process if the block is interrupted, by Ctrl-C for instance.
 
-        Whoever is interrupted in the middle (Ctrl-C) leaves half a message behind, or a process that waits
-        for its answer for ever.
+        An exchange that stops half-way leaves half a message in the socket, or a process that waits for its
+        answer for ever.
         """
         try:
             yield
@@ -218,25 +220,25 @@ class Isolated:
             self._drop_process()
             raise
 
-    def _received(self, line: Line, run: _Run, deadline: float) -> Chunk | bool:
+    def _received(self, connection: Connection, run: _Run, deadline: float) -> Chunk | bool:
         """Take in a message. Returns what it brings: a chunk of this epoch, or True for its end."""
         try:
             with self._whole():
-                found = self._heard(line, run, line.wire.receive(deadline=deadline))
+                found = self._heard(connection, run, connection.wire.receive(deadline=deadline))
         except Late:
             raise StageTimeout("no batch in time; its process has stopped in the middle of one") from None
         if isinstance(found, BaseException):
             raise found
         return found
 
-    def _heard(self, line: Line, run: _Run, message: Message) -> Chunk | BaseException | bool:
+    def _heard(self, connection: Connection, run: _Run, message: Message) -> Chunk | BaseException | bool:
         """What a message brings: a chunk of this epoch, what it has failed in, or True for its end."""
         kind, *said = message.head
         if kind == "need":
-            line.regrant(self.blocks, *said)
+            connection.regrant(self.blocks, *said)
         elif kind == "chunk":
             number, cargo, stats, edge = said
-            chunk = self._on_chunk(line, cargo, stats, message)
+            chunk = self._on_chunk(connection, cargo, stats, message)
             if number == run.number:
                 run.chunks += 1
                 if edge is not None:
@@ -255,34 +257,36 @@ class Isolated:
                 return unpacked(exception)
         return False
 
-    def _on_chunk(self, line: Line, cargo: Cargo, stats: dict[str, float] | None, message: Message) -> Chunk:
+    def _on_chunk(
+        self, connection: Connection, cargo: Cargo, stats: dict[str, float] | None, message: Message
+    ) -> Chunk:
         if cargo.block is not None:
             self._estimate.add(cargo.nbytes)
-        chunk = line.received(self.blocks, cargo, message)
+        chunk = connection.received(self.blocks, cargo, message)
         self._stats = stats or self._stats
-        self._credit(line)
+        self._credit(connection)
         return chunk
 
-    def _credit(self, line: Line) -> None:
+    def _credit(self, connection: Connection) -> None:
         nbytes = self._estimate.nbytes
         if self._budget.allowed is not None:
             # What is larger has to be asked for, and waits until somebody reads.
             nbytes = min(nbytes, self._budget.allowed // (_CREDITS + _IN_HAND))
-        line.wire.send(("credit", line.grant(self.blocks, nbytes)))
+        connection.wire.send(("credit", connection.grant(self.blocks, nbytes)))
 
-    def _holding(self, line: Line) -> str:
+    def _holding(self, connection: Connection) -> str:
         """What the stream waits for, as the process tells it."""
         try:
             with self._whole():
-                line.wire.send(("holding",))
+                connection.wire.send(("holding",))
             deadline = perf_counter() + _WORD_S
-            while line.wait(deadline):
+            while connection.wait(deadline):
                 with self._whole():
-                    message = line.wire.receive(deadline=deadline)
+                    message = connection.wire.receive(deadline=deadline)
                     if message.head[0] == "holding":
                         return str(message.head[1])
                     # What comes now comes too late, but what it came in is used again.
-                    self._heard(line, _Run(-1), message)
+                    self._heard(connection, _Run(-1), message)
         except Gone:
             return "its process, which has ended"
         except Late:
@@ -304,14 +308,14 @@ class Isolated:
         return checked(told, Edge)
 
     def carrying(self) -> dict[str, InputState]:
-        """Where inputs stand that go on from epoch to epoch, between two epochs."""
-        if self._line is not None and self.plan.carries:
+        """Between two epochs: the positions of inputs that continue from epoch to epoch."""
+        if self._connection is not None and self.plan.carries:
             told = self._ask("where inputs stand that go on from epoch to epoch", "carrying")
             self._carried = checked(told, dict[str, InputState]) if told else self._carried
         return self._carried
 
     def forget(self, carried: dict[str, InputState]) -> None:
-        """Another state is to be gone on with."""
+        """Continue from another state."""
         if self._current is not None:
             self.leave(self._current)
         self._carried = carried
@@ -319,29 +323,29 @@ class Isolated:
 
     def _ask(self, about: str, kind: str, *question: Any) -> Any:
         """The process's answer; None if it has ended. PenstockError if it does not answer."""
-        line = self._line
-        if line is None:
+        connection = self._connection
+        if connection is None:
             return None
         number = next(_questions)
         deadline = perf_counter() + _ANSWER_S
         try:
             with self._whole():
-                line.wire.send((kind, number, *question))
-            while line.wait(deadline):
+                connection.wire.send((kind, number, *question))
+            while connection.wait(deadline):
                 with self._whole():
-                    message = line.wire.receive(deadline=deadline)
+                    message = connection.wire.receive(deadline=deadline)
                     # What a question gets that was given up is left alone: it has another number.
                     if message.head[:2] == ("answer", number):
                         return message.head[2]
                     with uninterrupted():  # what has been heard counts as handed over
-                        found = self._heard(line, self._current or _Run(-1), message)
+                        found = self._heard(connection, self._current or _Run(-1), message)
                         if found is not False and not (isinstance(found, Chunk) and found.blank):
                             self._early.append(found)
         except Gone:
             return None
         except Late:
             pass  # in the middle of a message, so the process was ended
-        process = f"the isolated process {line.process.pid}"
+        process = f"the isolated process {connection.process.pid}"
         raise PenstockError(
             f"{process} has not answered within {_ANSWER_S:g} s; it was asked {about}. "
             "It is stopped, or stuck in a call that keeps the interpreter lock; ask again, or close the loader"
@@ -349,8 +353,8 @@ class Isolated:
 
     # ------------------------------------------------------------------ the process
 
-    def _connected(self) -> Line:
-        if self._line is None:
+    def _connected(self) -> Connection:
+        if self._connection is None:
             with uninterrupted():  # no process is without an owner who ends it
                 process = Process(_ENTRY, "penstock-isolated", _OPTIONS)
                 self._processes.append(process)
@@ -358,17 +362,17 @@ class Isolated:
                 while len(self._processes) > 1:
                     self._processes[0].close()
                     self._processes.pop(0)
-            line = self._line = Line(process)
-            line.wire.patience_s = _ANSWER_S
+            connection = self._connection = Connection(process)
+            connection.wire.patience_s = _ANSWER_S
             if self._trial.probing:
-                line.watch()
+                connection.watch()
             condemned = list(self._trial.condemned.items())
-            line.send_parcel(("engine", self._budget.allowed, condemned), self._parcel)
+            connection.send_parcel(("engine", self._budget.allowed, condemned), self._parcel)
             if self._carried:
-                line.wire.send(("forget", plain_data(self._carried)))
+                connection.wire.send(("forget", plain_data(self._carried)))
             for _ in range(_CREDITS):
-                self._credit(line)
-        return self._line
+                self._credit(connection)
+        return self._connection
 
     @uninterrupted()
     def _drop_process(self) -> None:
@@ -380,15 +384,15 @@ class Isolated:
 
     def _hang_up(self) -> None:
         """The process will say nothing more, and will not write any more: all blocks that it was given are free."""
-        line, self._line = self._line, None
-        if line is not None:
-            line.take_back_all()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.take_back_all()
 
     def _bury(self, run: _Run) -> None:
         """The process is gone: another takes its place, or nobody can."""
         told, call = "the isolated process", None
         if self._processes:
-            death = bury(self._processes[-1], self._line)
+            death = bury(self._processes[-1], self._connection)
             told, call = f"{told} {death.end}", death.call
         self._hang_up()
         self._deaths += 1

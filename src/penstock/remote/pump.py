@@ -29,9 +29,9 @@ __all__ = ["serve"]
 
 #: counters are sent along with a chunk at most so often
 _STATS_S = 0.05
-#: so many lost samples are reported without a sample behind them
+#: lost samples that are reported at once, even if no sample follows them
 _MANY = 32
-#: chunks of which can be told where they came from: those that the loader remembers, and those on their way
+#: the last chunks whose origins are kept: those that the loader remembers, and those on their way
 _REMEMBERED = 64
 
 
@@ -48,8 +48,8 @@ def serve(sock: socket.socket, name: str) -> None:
 
 
 class _Pump:
-    def __init__(self, line: WorkerEnd) -> None:
-        self.line = line
+    def __init__(self, connection: WorkerEnd) -> None:
+        self.connection = connection
         self.engine: Engine | None = None
         self._cpu_began = process_time()
         self._sending = threading.Lock()
@@ -80,7 +80,7 @@ class _Pump:
 
     def listen(self) -> None:
         while True:
-            message = self.line.receive()
+            message = self.connection.receive()
             kind, *said = message.head
             with self._changed:
                 getattr(self, f"_on_{kind}")(message, *said)
@@ -91,12 +91,12 @@ class _Pump:
         self._allowed = allowed
         try:
             flow, options, seed, memory = unpack(message.body.data, message.fds)
-            if self.line.desk is not None:
+            if self.connection.desk is not None:
                 # Processes have died before: do one thing after the other, and show what is in hand.
-                self.line.desk.take(1)
+                self.connection.desk.take(1)
                 options = replace(options, inline=True)
             self.engine = Engine(flow, options, seed, memory)
-            self.engine.desk = self.line.desk
+            self.engine.desk = self.connection.desk
             self.engine.condemned = {tuple(call): how for call, how in condemned}
             self.engine.asks = False
         except BaseException as exc:
@@ -240,13 +240,13 @@ class _Pump:
             return
         places, self._late = chunk.places, []
         if places and chunk.failure is None:
-            # After a death the epoch goes on after the last sample, and would report what was lost there once more.
+            # After a death the epoch continues after the last sample; later losses would be reported twice.
             self._late = [loss._replace(before=0) for loss in chunk.losses if loss.before == len(places)]
             chunk.losses = [loss for loss in chunk.losses if loss.before < len(places)]
         with self._changed:
             grant = self._credits.popleft()
             self._unread.append(layout.nbytes)
-        cargo, body = self.line.stow(chunk, layout, grant, self._ask)
+        cargo, body = self.connection.stow(chunk, layout, grant, self._ask)
         now = perf_counter()
         stats = edge = None
         if now - self._told > _STATS_S:
@@ -277,4 +277,4 @@ class _Pump:
 
     def _send(self, head: Any, body: Any = ()) -> None:
         with self._sending:
-            self.line.wire.send(head, body)
+            self.connection.wire.send(head, body)

@@ -15,6 +15,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
+
 from penstock import system
 from penstock.core.workers import HERE
 from penstock.executors import newborn
@@ -27,10 +29,10 @@ from penstock.program.failure import broken, take_note
 from penstock.program.program import Program, through
 from penstock.program.sizing import PAUSE_REMOTE_S
 from penstock.program.task import Bench, Post, Task
-from penstock.remote.cargo import measured, sendable, stowed, without_largest
+from penstock.remote.cargo import measured, stowed, without_largest
 from penstock.remote.portable import CarriedSource, CarriedStore
 from penstock.remote.preload import after_fork, become_worker, preloaded
-from penstock.remote.wire import OTHER, Gone, Message, Reply, Request
+from penstock.remote.wire import Gone, Message, Reply, Request
 from penstock.remote.worker_end import WorkerEnd
 from penstock.stats.calls import EVERY_S, Timing
 from penstock.stats.watch import NOTHING, ProcessWatch, Watch
@@ -78,8 +80,8 @@ class _Open:
 
 
 class _Serving:
-    def __init__(self, line: WorkerEnd, name: str) -> None:
-        self.line = line
+    def __init__(self, connection: WorkerEnd, name: str) -> None:
+        self.connection = connection
         self.name = name
         #: programs, or why one could not be unpacked
         self.posts: dict[int, Post | BaseException] = {}
@@ -96,12 +98,12 @@ class _Serving:
     @property
     def desk(self) -> Desk:
         """Where the parent sees what is in hand. It is the first thing that comes."""
-        assert self.line.desk is not None
-        return self.line.desk
+        assert self.connection.desk is not None
+        return self.connection.desk
 
     def run(self) -> None:
         while True:
-            message = self.waiting.popleft() if self.waiting else self.line.receive()
+            message = self.waiting.popleft() if self.waiting else self.connection.receive()
             kind, *said = message.head
             getattr(self, f"_on_{kind}")(message, *said)
             del message
@@ -192,7 +194,7 @@ class _Serving:
         record = ErrorRecord("start of a worker", request.first, request.epoch, exc, request.first)
         chunk = Chunk([], (), Failure(exc, record))
         reply = Reply(request.ticket, True, *NOTHING, stowed(chunk, layout_of([]), None), [], None)
-        self.line.wire.send(("chunk", *reply))
+        self.connection.wire.send(("chunk", *reply))
         self.desk.take(0)
 
     def _carried(self, request: Request, program: Program, message: Message) -> dict[str, Any]:
@@ -202,7 +204,7 @@ class _Serving:
         if request.block is None:
             memory = message.body
         else:
-            memory = self.line.blocks.array(request.block, request.ticket, self.returned)
+            memory = self.connection.blocks.array(request.block, request.ticket, self.returned)
         carried: dict[str, Any] = decode(request.header, memory.data)
         if "read" in carried:
             assert program.reading is not None
@@ -240,10 +242,10 @@ class _Serving:
                 made += sum(map(nbytes, chunk.samples)) if request.portion else 0
                 enough = watch.elapsed_s > PAUSE_REMOTE_S or 0 < request.portion <= made
                 if enough or not self.desk.wanted(request.ticket):
-                    joined = Chunk.join(parts)
-                    if joined is not chunk:
+                    whole = Chunk.join(parts)
+                    if whole is not chunk:
                         _let_go(chunk)
-                    return joined, False
+                    return whole, False
         except BaseException as exc:
             ticket = Ticket(request.epoch, request.first, request.last, request.step)
             parts.append(broken(opened.program.stage, ticket, request.epoch, exc))
@@ -268,7 +270,7 @@ class _Serving:
         chunk, layout = measured(chunk, opened.program, request.epoch)
         done = done or chunk.failure is not None
         kept = _kept(opened.program)
-        cargo, body = self.line.stow(
+        cargo, body = self.connection.stow(
             chunk, layout, opened.grant, partial(self._ask, request.ticket), tightly=request.portion > 0
         )
         if done:
@@ -282,16 +284,16 @@ class _Serving:
         timed = None if timing is None else timing.plain
         newborn.flush()  # what the user's functions print is seen at once, and not lost if they are killed
         # What was spent contains the time it took to write.
-        self.line.wire.send(
+        self.connection.wire.send(
             ("chunk", *Reply(request.ticket, done, *watch.spent, cargo, returned, kept, timed)), body
         )
         self.desk.take(0)
 
     def _ask(self, ticket: int, nbytes: int) -> int | None:
         """Ask for another block to write to than the one that came with the ticket."""
-        self.line.wire.send(("need", ticket, nbytes))
+        self.connection.wire.send(("need", ticket, nbytes))
         while True:
-            message = self.line.receive()
+            message = self.connection.receive()
             if message.head[0] == "grant":
                 number: int | None = message.head[1]
                 return number
@@ -329,10 +331,18 @@ def _kept(program: Program) -> bytes | None:
         return None
     made, store.made = store.made, []
     try:
-        data: bytes = OTHER[0](made)
+        data: bytes = cloudpickle.dumps(made)
     except Exception:
-        data = OTHER[0]([one for one in made if sendable(one)])
+        data = cloudpickle.dumps([one for one in made if _picklable(one)])
     return data
+
+
+def _picklable(value: Any) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 def _pause(seconds: float) -> bool:

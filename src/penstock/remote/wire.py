@@ -31,7 +31,6 @@ from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,7 +39,7 @@ from penstock.provenance import Place
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["OTHER", "SMALL_BYTES", "Gone", "Late", "Message", "Reply", "Request", "Wire"]
+__all__ = ["SMALL_BYTES", "Gone", "Late", "Message", "Reply", "Request", "Wire"]
 
 #: bytes of the head, bytes of the body, descriptors
 _PREFIX = struct.Struct("<IQI")
@@ -51,9 +50,6 @@ MOST_FDS = 200
 _MOST_PARTS = 512
 #: what takes less goes through the socket: a block would cost more than the copy
 SMALL_BYTES = 32 * 1024
-
-#: how samples carry objects that the codec does not know
-OTHER = (cloudpickle.dumps, cloudpickle.loads)
 
 
 class Gone(Exception):
@@ -174,7 +170,7 @@ class Wire:
         return Message(head, body, got)
 
     def _await(self, size: int, fds: bool, deadline: float) -> None:
-        """Have so many bytes in the buffer."""
+        """Read until at least `size` bytes are in the buffer."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start + size > len(self._buffer):

@@ -1,4 +1,4 @@
-"""The other end of a `Line`, in a worker process or an isolated one: messages, the desk, and blocks to write to."""
+"""The other end of a `Connection`, in a worker process or an isolated one: messages, the desk, its blocks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from penstock.remote.wire import SMALL_BYTES, Message, Wire
 
 __all__ = ["WorkerEnd"]
 
-#: gets a block of so many bytes from the parent
+#: asks the parent for a block of a size in bytes; returns its number
 Ask = Callable[[int], int | None]
 
 
 class WorkerEnd:
-    """The messages of the parent, but for those that are about memory: these are obeyed here."""
+    """Receives the messages of the parent, and itself handles those about memory."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.wire = Wire(sock)

@@ -177,7 +177,7 @@ class Unordered:
         #: the last ticket of which something has left
         self._high = high
         self._depth = depth
-        #: so many positions are one input, where workers make the batches; 0 elsewhere
+        #: positions per input where workers make the batches; 0 elsewhere
         self._unit = unit
 
     def cursor(self, place: Place) -> Cursor:

@@ -1,4 +1,4 @@
-"""States of several ranks as one, to go on with another number of ranks. Pure.
+"""Merges the states of several ranks, so that another number of ranks can continue. Pure.
 
 Where all ops behind a ``shard()`` keep the count, ranks deliver in step, and the state of one says all. Elsewhere
 each rank stands somewhere of its own. What all of them together still owe is dealt to the new ranks: what joints
@@ -15,7 +15,7 @@ from typing import Any
 from penstock.errors import StateMismatch
 from penstock.ops.joint import Joint
 from penstock.ops.op import Key
-from penstock.plan.plan import Indexed, Joined, Plan, Stage
+from penstock.plan.plan import Indexed, Joined, Plan, Stage, straight_before
 from penstock.resume.schema import (
     Edge,
     Front,
@@ -83,7 +83,7 @@ def _in_step(states: list[Plain], read: list[State]) -> Plain:
     if any(isinstance(mark, dict) and mark.get("mode") == "split" for mark in marks):
         return _of_clients(states, read, marks)
     if all(isinstance(mark, dict) for mark in marks):
-        # What they read goes on elsewhere: what was said of that differs, and the place does not.
+        # A data server keeps the stream; what its clients noted of it may differ, their positions may not.
         read = [replace(state, at=None if state.at is None else state.at.front.at) for state in read]  # type: ignore[arg-type]
     for state in read[1:]:
         if (state.epoch, state.at) != (read[0].epoch, read[0].at):
@@ -157,7 +157,7 @@ def check_rank(rank: RankState | None, deals: Any) -> None:
 
 
 def for_rank(merged: Plain, plan: Plan, deals: Any, seed: int, length: Any) -> State:
-    """What of a merged state falls to one rank of those that go on."""
+    """The part of a merged state that one of the new ranks continues with."""
     states = merged.get("ranks")
     body = {key: value for key, value in merged.items() if key != "sum"}
     if not isinstance(states, list) or merged.get("sum") != checksum(body):
@@ -205,15 +205,15 @@ class _Union:
         """The edge that leads to a stage: to the one before it, where no joint stands between the two."""
         if stage.interleave > 1:
             raise self._refused(stage.label, "its inputs take turns")
-        if isinstance(stage.feed, Joined) and stage.feed.step is None and stage.feed.composite is None:
-            return self._edge(stage.feed.children[0], edges, ranks, ended)
+        if (before := straight_before(stage.feed)) is not None:
+            return self._edge(before, edges, ranks, ended)
         return self._from_feed(stage, edges, ranks, ended)
 
     def _from_feed(
         self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool
     ) -> Edge:
         held = [one for edge in edges if edge is not None for one in edge.held()]
-        if isinstance(stage.feed, Indexed) and stage.unit == 1 and not any(_groups(stage)):
+        if isinstance(stage.feed, Indexed) and stage.unit == 1 and not stage.groups:
             front, more = self._source(stage, edges, ranks, ended)
         elif isinstance(stage.feed, Indexed):
             inner = [self._inner(edge) for edge in edges]
@@ -269,7 +269,3 @@ class _Union:
             f"the state is of another number of ranks, and ranks do not deliver in step here; {label} behind "
             f"shard(): {why}; go on with as many ranks as before"
         )
-
-
-def _groups(stage: Stage) -> list[bool]:
-    return [step.op.effect.value == "regroups" for step in stage.steps if step.op.effect.value == "regroups"]

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PlanError
-from penstock.sources.listing import Listing, OnError, checked_on_error, one_line, read_or_skip
+from penstock.errors import OnError, PlanError
+from penstock.sources.listing import Listing, checked_on_error, one_line, read_or_skip
 from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
 from penstock.storage import ALL, folders
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from json.encoder import encode_basestring_ascii
-from typing import Any, Literal
+from typing import Any
 
-from penstock.errors import PlanError, ReadError, Skip
+from penstock.errors import OnError, PlanError, ReadError, Skip
 from penstock.memory.names import Names
 from penstock.storage import (
     ALL,
@@ -35,14 +35,13 @@ from penstock.storage import (
     walked,
 )
 
-__all__ = ["Listing", "OnError", "checked_on_error", "one_line", "read_or_skip"]
+__all__ = ["Listing", "checked_on_error", "one_line", "read_or_skip"]
 
 _FORMAT = "penstock manifest 1"
 #: lines of a manifest that are decoded at a time
 _LINES = 4096
 
 Options = Mapping[str, Any] | None
-OnError = Literal["raise", "skip"]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from penstock.testing.same import assert_same
 
 __all__ = ["check_joint"]
 
-#: so many samples come to the joint; its state is weighed after each of these numbers of outputs
+#: samples that the joint gets, and the numbers of outputs after which its state is weighed
 _SAMPLES = 2000
 _WEIGHED = (500, 1000, 2000)
 #: a state that has grown by as much for every output, from each weighing to the next, has no bound

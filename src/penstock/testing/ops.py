@@ -33,7 +33,7 @@ from penstock.testing.same import difference
 
 __all__ = ["check_op"]
 
-#: an op is saved and restored at about so many places
+#: about how often an op is saved and restored
 _PLACES = 8
 
 
@@ -146,7 +146,7 @@ def endless(pipeline: Pipeline[Any]) -> bool:
 
 
 def _check_resumed(pipeline: Pipeline[Any], what: str, expected: Stream, seed: int, epochs: int) -> None:
-    """Whether the stream can be saved and gone on with, at a few places."""
+    """Whether the stream can be saved and resumed, at a few places."""
     every = max(1, sum(map(len, expected.epochs)) // _PLACES)
     try:
         check_resume(pipeline, epochs=epochs, seed=seed, every=every, restored_on={"workers": 2})

@@ -6,7 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -56,22 +56,14 @@ def check_resume(
         )
     saved_on, restored_on = dict(saved_on or {}), dict(restored_on or {})
     want, states = _golden(pipeline, epochs, seed, every, saved_on, most_bytes)
-    ordered = all(stage.ordered for stage in plan.stages)
+    compare = _compare if all(stage.ordered for stage in plan.stages) else _compare_unordered
     if fresh_process:
         rests = _elsewhere(pipeline, states, len(want), epochs, seed, restored_on)
     else:
         rests = [_rest(pipeline, state, epochs, seed, restored_on) for _, state in states]
     for (number, state), rest in zip(states, rests, strict=True):
-        what = f"resumed behind batch {number} with {state}"
-        if ordered:
-            _compare(want[number:], rest, what)
-        else:
-            _compare_unordered(want, number, rest, what)
-    chain = list(_chained(pipeline, epochs, seed, every, restored_on))
-    if ordered:
-        _compare(want, chain, "resumed again and again")
-    else:
-        _compare_unordered(want, 0, chain, "resumed again and again")
+        compare(want, number, rest, f"resumed behind batch {number} with {state}")
+    compare(want, 0, list(_chained(pipeline, epochs, seed, every, restored_on)), "resumed again and again")
 
 
 def _golden(
@@ -99,7 +91,7 @@ def _golden(
 def _rest(
     pipeline: Pipeline[Any], state: str, epochs: int, seed: int, arguments: dict[str, Any]
 ) -> list[Delivered]:
-    """What a fresh loader delivers from `state` on, up to the end of the last of so many epochs."""
+    """What a fresh loader delivers from `state` to the end of epoch `epochs` - 1."""
     rest: list[Delivered] = []
     with pipeline.loader(seed=seed, state=json.loads(state), **arguments) as loader:
         first = json.loads(state)["epoch"]
@@ -155,12 +147,13 @@ def serve() -> None:
     sys.stdout.buffer.write(cloudpickle.dumps(rests))
 
 
-def _compare(want: Sequence[Delivered], found: Sequence[Delivered], what: str) -> None:
-    assert_same([list(one) for one in want], [list(one) for one in found], what)
+def _compare(want: list[Delivered], number: int, rest: list[Delivered], what: str) -> None:
+    """Whether what came after a state is what came after it without a stop."""
+    assert_same([list(one) for one in want[number:]], [list(one) for one in rest], what)
 
 
 def _compare_unordered(want: list[Delivered], number: int, rest: list[Delivered], what: str) -> None:
-    """Whether what came before a state and what came after it are together what all came of."""
+    """Whether what came before a state and what came after it are together all samples, in any order."""
     whole = list(want[:number]) + rest
     if len(whole) != len(want):
         raise AssertionError(f"{what}: {len(want)} samples, then {len(whole)}")

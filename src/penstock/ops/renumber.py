@@ -1,4 +1,4 @@
-"""line: samples in the order of delivery, numbered anew. The plan adds it where an op needs that; users do not."""
+"""renumber: samples in the order of delivery, with new numbers. The plan adds it before an op that needs them."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from penstock.ops.joint import Input, Joint
 from penstock.ops.op import Effect, In, Key, Op
 from penstock.provenance import Place
 
-__all__ = ["Line"]
+__all__ = ["Renumber"]
 
 
 @dataclass(frozen=True)
-class Line(Op[In, In]):
-    """Pass samples on as they come.
+class Renumber(Op[In, In]):
+    """Pass samples on as they arrive.
 
-    What is behind it is resumed by their numbers, whatever order they were made in before it.
+    A resumed stream names the samples after it by their new numbers, whatever order they were made in.
     """
 
-    verb = "line"
+    verb = "renumber"
     effect: ClassVar[Effect] = Effect.PASSES
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
-        return _Line()
+        return _Renumber()
 
 
-class _Line(Joint):
+class _Renumber(Joint):
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
         samples, places = source.take(most)

@@ -1,4 +1,4 @@
-"""The parent's end of the line to one process: messages, the desk, and the blocks that the process may write to.
+"""The parent's end of the connection to one process: messages, the desk, and the blocks that it may write to.
 
 Guarantees:
 
@@ -32,11 +32,11 @@ from penstock.program.task import CallKey
 from penstock.remote.cargo import Cargo, unstowed
 from penstock.remote.wire import SMALL_BYTES, Gone, Message, Wire
 
-__all__ = ["Death", "Line", "bury"]
+__all__ = ["Connection", "Death", "bury"]
 
 
-class Line:
-    """One process and the blocks it knows. A dead process is a new line."""
+class Connection:
+    """One process and the blocks it knows. Another process is another connection."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -119,7 +119,7 @@ class Line:
         self.wire.send(("grant", self._number(0)))
 
     def revoke(self, left: int) -> None:
-        """What was granted last is not told to the process, which has so many chunks left to write."""
+        """Take back the newest grants, which were not sent: the process has only `left` chunks to write."""
         while len(self._grants) > left:
             self._take_back(-1)
             self._grants.pop()
@@ -210,15 +210,15 @@ class Death(NamedTuple):
         return None if self.sample is None else (self.sample.step, self.sample.position, self.sample.way)
 
 
-def bury(process: Process, line: Line | None) -> Death:
+def bury(process: Process, connection: Connection | None) -> Death:
     """End a process that is gone, or of no use any more; what it was given is free again."""
     process.kill()
     end = process.exit(1.0)
-    if line is not None:
-        line.take_back_all()
-    if line is None or line.desk is None:
+    if connection is not None:
+        connection.take_back_all()
+    if connection is None or connection.desk is None:
         return Death(end, 0, None, False)
-    return Death(end, line.desk.ticket, line.desk.sample, line.desk.deadline <= perf_counter())
+    return Death(end, connection.desk.ticket, connection.desk.sample, connection.desk.deadline <= perf_counter())
 
 
 class _Descriptor:
