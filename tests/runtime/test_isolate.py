@@ -34,8 +34,8 @@ from tests.runtime.process_helpers import (
 
 import penstock as ps
 from penstock.memory import block as block_module
+from penstock.remote import connection as connection_module
 from penstock.remote import isolated
-from penstock.remote import line as line_module
 from penstock.remote.connection import Connection
 from penstock.remote.wire import Wire
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.usefixtures("warm_processes")
 @pytest.fixture
 def clock(monkeypatch):
     """The clock of the loader, and not of its process."""
-    return Clock(monkeypatch, isolated, line_module)
+    return Clock(monkeypatch, isolated, connection_module)
 
 
 def plain(sample):
