@@ -154,3 +154,66 @@ def test_what_is_no_dataset_is_refused_with_the_next_step():
         ps.from_torch(Echo)
     with pytest.raises(ps.PlanError, match=r"a generator can be iterated only once.*from_iterable"):
         ps.from_torch(number for number in range(3))
+
+
+def test_a_weight_for_a_sample_that_is_not_there_is_refused():
+    sampler = data.WeightedRandomSampler([1.0] * 5, 3)
+    with pytest.raises(ps.PlanError, match="has 5 weights, and Echo has 4 samples; give it one weight for each"):
+        ps.from_torch(Echo(), sampler=sampler)
+
+
+def test_an_iterator_of_a_data_loader_is_refused():
+    with pytest.raises(ps.PlanError, match=r"can be iterated only once.*give the DataLoader itself"):
+        ps.from_torch(iter(data.DataLoader(Echo())))
+
+
+class Numbers(data.IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+@for_each("workers", [None, 2])
+@for_each(
+    "given, said",
+    [
+        ({"batch_size": 0}, r"batch_size=\) takes a whole number, at least 1, got 0"),
+        ({"batch_size": 2.5}, r"batch_size=\) takes a whole number, at least 1, got 2.5"),
+        ({"drop_last": True}, "drops a short last batch; give batch_size= too"),
+        ({"collate_fn": 3}, r"collate_fn=\) takes a function, got 3"),
+        ({"worker_init_fn": "seed"}, r"worker_init_fn=\) takes a function, got 'seed'"),
+    ],
+)
+def test_wrong_arguments_for_an_iterable_dataset_are_refused_before_it_runs(workers, given, said):
+    with pytest.raises(ps.PlanError, match=said):
+        ps.from_torch(Numbers(), workers=workers, **given)
+
+
+class Distances(data.Dataset):
+    """Fails for a key that it does not have."""
+
+    rows = (3, 1, 4)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, key):
+        return self.rows[key]
+
+
+@for_each("given, asked", [({"sampler": [1, 99]}, "99"), ({"batch_sampler": [[1], [0, 99]]}, "[0, 99]")])
+def test_an_error_names_the_key_that_a_sampler_asked_for(given, asked):
+    with pytest.raises(IndexError, match="out of range") as caught:
+        list(ps.from_torch(Distances(), **given))
+    assert f"the sampler asked for {asked}" in caught.value.__notes__
+
+
+@for_each("drop_last", [False, True])
+@for_each("size", [7, 8, 9])
+def test_a_distributed_sampler_without_shuffle_gives_each_rank_the_batches_of_torch(drop_last, size):
+    samples = list(range(size))
+    for rank in range(3):
+        sampler = data.DistributedSampler(samples, 3, rank, shuffle=False, drop_last=drop_last)
+        loader = data.DataLoader(samples, batch_size=2, sampler=sampler)
+        with ps.from_torch(loader).loader() as ours:
+            assert [batch.tolist() for batch in ours] == [batch.tolist() for batch in loader]
+            assert len(ours) == len(loader)

@@ -1,13 +1,21 @@
 """Datasets and the Trainer of Hugging Face, with penstock as it is."""
 
 import json
+import re
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
 import penstock as ps
 
 pytestmark = pytest.mark.integrations
+
+PAGE = (Path(__file__).parents[2] / "docs" / "torch.md").read_text(encoding="utf-8")
+#: the recipe of the page: its classes, and how they are used
+RECIPE, RUN = re.findall(
+    r"^```\n(.*?)^```$", PAGE.split("### Trainer of transformers", 1)[1], re.DOTALL | re.MULTILINE
+)[:2]
 
 
 def numbers(datasets, n=1000):
@@ -67,40 +75,73 @@ def test_a_map_style_dataset_is_read_many_rows_at_a_time():
         assert sorted(flat(values(loader))) == list(range(100))
 
 
-def test_the_trainer_takes_a_loader_and_its_epochs(tmp_path):
+@pytest.fixture
+def trained(tmp_path):
+    """Trains a small model with the recipe of docs/torch.md; returns the labels of each step."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = torch.nn.Linear(1, 1)
-
-        def forward(self, x, labels):
-            seen.append(labels[:, 0].tolist())
-            predicted = self.linear(x)
-            return {"loss": torch.nn.functional.mse_loss(predicted, labels), "logits": predicted}
-
-    class Trainer(transformers.Trainer):
-        def get_train_dataloader(self):
-            return self.penstock.torch()
-
-    seen = []
+    names = {"transformers": transformers, "json": json, "Path": Path, "ps": ps}
+    exec(RECIPE, names)
     x = torch.arange(32.0)[:, None]
     data = ps.from_arrays({"x": x / 32, "labels": x}).shuffle().batch(8)
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
-        num_train_epochs=3,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    trainer = Trainer(model=Model(), args=arguments)
-    with data.loader(seed=0) as loader:
-        trainer.penstock = loader
-        trainer.train()
+
+    def train(checkpoint=None, stop_at=None, **arguments):
+        seen = []
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = torch.nn.Linear(1, 1)
+
+            def forward(self, x, labels):
+                seen.append(labels[:, 0].tolist())
+                predicted = self.linear(x)
+                return {"loss": torch.nn.functional.mse_loss(predicted, labels), "logits": predicted}
+
+        class Stop(transformers.TrainerCallback):
+            def on_step_end(self, args, state, control, **rest):
+                control.should_training_stop = state.global_step == stop_at
+
+        names["arguments"] = transformers.TrainingArguments(
+            output_dir=str(tmp_path), num_train_epochs=3, report_to=[], use_cpu=True, disable_tqdm=True,
+            ignore_data_skip=True, save_steps=2, **arguments,
+        )  # fmt: skip
+        names["model"], names["data"], names["checkpoint"] = Model(), data, checkpoint
+        names["callbacks"] = [Stop()]
+        exec(RUN, names)
+        return seen, names["trainer"].state.global_step
+
+    return train
+
+
+def test_the_trainer_takes_a_loader_and_its_epochs(trained):
+    seen, steps = trained()
     epochs = [seen[first : first + 4] for first in range(0, 12, 4)]
-    assert trainer.state.global_step == 12
+    assert steps == 12
     assert all(sorted(flat(epoch)) == list(range(32)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_the_trainer_resumes_in_the_middle_of_an_epoch_with_the_remaining_batches(trained, tmp_path, accumulated):
+    given = {"gradient_accumulation_steps": accumulated}
+    whole, steps = trained(**given)
+    stopped, _ = trained(stop_at=3, **given)
+    rest, again = trained(checkpoint=tmp_path / "checkpoint-2", **given)
+    assert stopped == whole[: 3 * accumulated]
+    assert rest == whole[2 * accumulated :]
+    assert again == steps
+
+
+def test_accelerate_cannot_put_a_loader_of_its_own_in_place_of_ours():
+    accelerate = pytest.importorskip("accelerate")
+    torch = pytest.importorskip("torch")
+    accelerate.PartialState(cpu=True)
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(range(8))
+
+    for dataset in ([1, 2, 3], Stream()):
+        with ps.from_torch(dataset, batch_size=2).loader() as loader, pytest.raises(ValueError, match="workers"):
+            accelerate.skip_first_batches(loader.torch(), 1)

@@ -28,6 +28,9 @@ __all__ = ["from_torch"]
 
 Rng = Literal["global"] | None
 
+#: what ``iter(DataLoader)`` returns: of one epoch, though it is an iterable like a dataset
+_LOADER_ITERATORS = frozenset(("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"))
+
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
@@ -95,6 +98,9 @@ def from_torch(
         raise PlanError(
             f"from_torch(rng=) takes 'global' or None, got {rng!r}; for rng=True use from_sequence().map()"
         )
+    for name, function in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
+        if function is not None and not callable(function):
+            raise PlanError(f"from_torch({name}=) takes a function, got {function!r}")
     workers = None if workers is None else whole_number(workers, "from_torch(workers=)")
     torch = _torch_data()
     given = {
@@ -171,10 +177,10 @@ def _of_dataset(
         raise PlanError(
             f"from_torch takes a dataset, got the class {dataset.__name__}: write {dataset.__name__}(…)"
         )
-    if _read_once(dataset):
+    if _read_once(dataset) or type(dataset).__name__ in _LOADER_ITERATORS:
         raise PlanError(
             f"from_torch: a {type(dataset).__name__} can be iterated only once, and each epoch iterates it; give "
-            "an IterableDataset, or a function that makes the iterator to from_iterable"
+            "the DataLoader itself, an IterableDataset, or a function that makes the iterator to from_iterable"
         )
     if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
         raise PlanError(
@@ -190,6 +196,10 @@ def _of_dataset(
                     "only be iterated; use .shuffle(window=n) behind from_torch"
                 )
         size = given["batch_size"]
+        if size is not None:
+            size = whole_number(size, "from_torch(batch_size=)", least=1)
+        elif given.get("drop_last"):
+            raise PlanError("from_torch(drop_last=True) drops a short last batch; give batch_size= too")
         collate = given.get("collate_fn") or (torch.default_convert if size is None else torch.default_collate)
         told = {"batch_size": size, "drop_last": given.get("drop_last", False)}
         init = given.get("worker_init_fn")
@@ -213,6 +223,7 @@ def _mapped(torch: Any, asked: _Asked) -> Pipeline[Any]:
         sampler = asked.sampler if asked.batch_sampler is None else asked.batch_sampler.sampler
         pipeline = _ordered(torch, asked.dataset, sampler)
         fetch = Fetch(asked.dataset, asked.workers, asked.worker_init_fn)
+    fetch.by_key = isinstance(pipeline.source, SamplerStream)
     pipeline = pipeline.apply(
         Read(
             fetch,
@@ -262,12 +273,21 @@ def _ordered(torch: Any, dataset: Any, sampler: Any) -> Pipeline[Any]:
     if kind is torch.RandomSampler:
         return _random(whole, len(dataset), sampler)
     if kind is torch.WeightedRandomSampler:
+        if len(sampler.weights) > len(dataset):
+            raise PlanError(
+                f"from_torch: WeightedRandomSampler has {len(sampler.weights)} weights, and "
+                f"{type(dataset).__name__} has {len(dataset)} samples; give it one weight for each sample"
+            )
         weights = np.zeros(len(dataset))
         weights[: len(sampler.weights)] = np.asarray(sampler.weights)
         return whole.resample(weights, replace=bool(sampler.replacement), n=int(sampler.num_samples))
     if kind is torch.DistributedSampler:
-        ordered = whole.shuffle() if sampler.shuffle else whole
-        return ordered.shard(sampler.rank, sampler.num_replicas, equal="drop" if sampler.drop_last else "wrap")
+        if not sampler.shuffle:
+            # Nothing is random, so each rank gets what torch gives it. The sampler has done what shard() does.
+            return Pipeline(TorchIndices(dataset, list(sampler))).shard(0, 1, equal=False)
+        return whole.shuffle().shard(
+            sampler.rank, sampler.num_replicas, equal="drop" if sampler.drop_last else "wrap"
+        )
     return _iterated_sampler(dataset, sampler)
 
 

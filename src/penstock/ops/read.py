@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +50,8 @@ class Fetch:
         self.worker_init_fn = worker_init_fn
         #: for lists of numbers: makes a batch of their samples
         self.collate = collate
+        #: a sampler of the user's gives the numbers: messages name them, besides the position in its order
+        self.by_key = False
         #: messages name the file and line of this
         self.__wrapped__ = (written or type(dataset)).__getitem__
         base = getattr(sys.modules.get("torch.utils.data"), "Dataset", None)
@@ -58,8 +61,15 @@ class Fetch:
             self.__wrapped__ = type(dataset).__getitems__
 
     def __call__(self, number: Any) -> Any:
-        if self.collate is not None:
-            return self.collate(self.several(number))
+        try:
+            samples = self.several(number) if self.collate is not None else self._one(number)
+        except Exception as exc:
+            if self.by_key:
+                exc.add_note(f"the sampler asked for {reprlib.repr(number)}")
+            raise
+        return samples if self.collate is None else self.collate(samples)
+
+    def _one(self, number: Any) -> Any:
         return self.several([number])[0] if self._only_several else self.dataset[number]
 
     def several(self, numbers: Sequence[Any]) -> Sequence[Any]:
