@@ -180,3 +180,14 @@ def test_rows_that_take_more_memory_than_their_file_count_by_their_memory(tmp_pa
     pipeline = ps.from_parquet(tmp_path / "a.parquet", cache_bytes=1_000_000)
     with pytest.raises(ps.PlanError, match=r"its 4 row groups .* take 2 MB, more than the cache_bytes=1,000,000"):
         pipeline.shuffle().loader()
+
+
+def test_small_numbers_of_a_parquet_file_count_by_their_width_in_memory(tmp_path):
+    pa, pq = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
+    numbers = np.random.default_rng(0).integers(0, 100, 400_000)
+    kinds = {"a": "uint8", "b": "int16"}  # 1.2 MB; the file holds each of them in 32 bits
+    rows = pa.table({name: numbers.astype(kind) for name, kind in kinds.items()})
+    pq.write_table(rows, tmp_path / "a.parquet", row_group_size=100_000, use_dictionary=False)
+    ps.from_parquet(tmp_path / "a.parquet", cache_bytes=1_200_000).shuffle().loader().close()
+    with pytest.raises(ps.PlanError, match="take 1 MB, more than the cache_bytes=1,100,000"):
+        ps.from_parquet(tmp_path / "a.parquet", cache_bytes=1_100_000).shuffle().loader()

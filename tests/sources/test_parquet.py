@@ -1,7 +1,9 @@
 """from_parquet and from_arrow: files that pyarrow wrote, read by row, by batch and by row group."""
 
 import datetime
+import gc
 import threading
+import weakref
 from decimal import Decimal
 
 import cloudpickle
@@ -187,6 +189,31 @@ def test_a_row_group_is_decoded_once_when_rows_are_read_in_order(files, monkeypa
     )
     list(ps.from_parquet(files, cache_bytes=4000).batch(7).map(len, workers=3))
     assert sorted(decoded) == sorted([0, 1, 2] * 3)
+
+
+def test_rows_of_the_row_group_of_the_last_read_are_looked_up_without_the_others(files, monkeypatch):
+    source = ps.from_parquet(files).source
+    whole = source.read(range(len(source)))
+    asked = []
+    get = Groups.get
+    monkeypatch.setattr(Groups, "get", lambda self, key, decode: asked.append(key) or get(self, key, decode))
+    for first in (0, 4, 8, 36, 40, 44, 2):  # 36 to 42 are of two row groups
+        assert [row["i"] for row in source.read(range(first, first + 6))] == [
+            row["i"] for row in whole[first : first + 6]
+        ]
+    assert len(asked) == 5  # the first read, two for both groups, one for each change of group after that
+
+
+def test_a_row_group_that_is_not_kept_is_not_held_by_its_last_reader(files):
+    source = ps.from_parquet(files, cache_bytes=1).source
+    source.read(range(3))
+    first = source._recent.columns()
+    source.read(range(100, 103))
+    assert source._recent.columns() is not first
+    kept = weakref.ref(first)
+    del first
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_global_shuffle_over_more_than_is_kept_is_refused_with_what_to_do(files):

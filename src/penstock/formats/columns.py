@@ -44,6 +44,8 @@ class Columns:
         self.count: int = table.num_rows
         self.nbytes: int = table.nbytes
         self._columns = columns or [column_of(whole(table, number)) for number in range(len(self.names))]
+        #: which columns are text or binary: a batch of them is a list, whatever is in it
+        self.texts = [column.is_text for column in self._columns]
 
     def rows(self, numbers: Numbers) -> list[Any]:
         """The rows with these numbers, as dicts."""
@@ -56,11 +58,6 @@ class Columns:
     def parts(self, numbers: Numbers) -> list[Any]:
         """For each column an array of its rows, or a list of them where they make none."""
         return [column.part(numbers) for column in self._columns]
-
-    @property
-    def texts(self) -> list[bool]:
-        """Which columns are text or binary: a batch of them is a list, whatever is in it."""
-        return [column.is_text for column in self._columns]
 
 
 def dicts(names: list[str], columns: list[list[Any]], count: int) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """from_hdf5: rows of the data sets in HDF5 files, opened by each process for itself.
 
-Data sets without chunks and filters are mapped into memory, past HDF5 and its lock. The others are read by h5py:
-consecutive rows in one call, single rows one by one, which is up to ten times as fast as h5py's lists of indices.
+Data sets without filters whose rows lie whole in the file, in chunks or without, are mapped into memory, past HDF5
+and its lock. The others are read by h5py: consecutive rows in one call, single rows one by one, which is up to ten
+times as fast as h5py's lists of indices.
 Each process keeps 64 MB of decoded chunks per data set. Strings of variable length are str, those of a fixed length
 bytes. Only local files are mapped; remote ones are read through h5py in many small requests.
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock import storage
 from penstock.errors import PlanError, ReadError, missing_extra
+from penstock.formats.hdf5_chunks import Chunks, mapped_chunks
 from penstock.formats.seekable import seekable
 from penstock.sources.shards import Options, Shard, ShardSource, split_runs
 from penstock.sources.source import Indices, picked
@@ -49,6 +51,8 @@ class _Column:
         self.text = kind is not None and kind.length is None
         self.dtype: np.dtype[Any] = dataset.dtype
         self.mapped = _mapped(dataset, path)
+        here = storage.local(path)
+        self.chunks: Chunks | None = None if here is None or kind is not None else mapped_chunks(dataset, here)
         self.array: Any = self.mapped if self.mapped is not None else dataset.asstr() if self.text else dataset
 
     @property
@@ -58,6 +62,8 @@ class _Column:
 
     def block(self, numbers: Indices) -> NDArray[Any]:
         """The rows with these numbers."""
+        if self.chunks is not None:
+            return self.chunks.block(numbers)
         if isinstance(numbers, range):
             found: NDArray[Any] = self.array[numbers.start : numbers.stop]
             return found
@@ -242,7 +248,7 @@ def _joined(runs: list[tuple[_Shard, Indices, Any]], name: str, indices: Indices
         return stacked(rows, lambda place: f"sample {int(indices[place])}", path=name)
     dtype = batch_dtype(first.dtype)
     if len(blocks) == 1 and first.mapped is None and blocks[0].dtype == dtype:
-        return blocks[0]  # which h5py has read into memory of its own
+        return blocks[0]  # which is in memory of its own
     out = np.empty((len(indices), *first.shape[1:]), dtype=dtype)
     for block, (_, _, places) in zip(blocks, runs, strict=True):
         out[slice(places.start, places.stop) if isinstance(places, range) else places] = block

@@ -27,8 +27,11 @@ from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource, said
 __all__ = ["ParquetSource", "ParquetStream"]
 
 _PURPOSE = "reading Parquet files"
-#: bytes of a value in memory, at least
-_WIDTHS, _NARROWEST = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}, 4
+#: bytes of a number in memory: what the file says of it, and how the file holds it, where it says no more
+_NARROW = {"INT_8": 1, "UINT_8": 1, "INT_16": 2, "UINT_16": 2}
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+#: bytes of any other value in memory, at least
+_NARROWEST = 4
 #: rows of a stream that are made at once
 _PIECE = 256
 
@@ -70,13 +73,21 @@ class _File:
         """About what a row group takes when it is decoded."""
         found = self.file.metadata.row_group(group)
         wanted = None if self.columns is None else set(self.columns)
-        parts = [found.column(number) for number in range(found.num_columns)]
-        # Values that repeat take next to nothing in the file, and their full width in memory.
-        return sum(
-            max(part.total_uncompressed_size, part.num_values * _WIDTHS.get(part.physical_type, _NARROWEST))
-            for part in parts
-            if wanted is None or part.path_in_schema.partition(".")[0] in wanted
-        )
+        total = 0
+        for number in range(found.num_columns):
+            part = found.column(number)
+            if wanted is not None and part.path_in_schema.partition(".")[0] not in wanted:
+                continue
+            # Values that repeat take next to nothing in the file, and their full width in memory. The file holds
+            # an 8-bit number in 32 bits.
+            kind = self.file.metadata.schema.column(number).converted_type
+            width = _NARROW.get(kind) or _WIDTHS.get(part.physical_type)
+            total += (
+                part.num_values * width
+                if width
+                else max(part.total_uncompressed_size, part.num_values * _NARROWEST)
+            )
+        return total
 
     def table(self, group: int, columns: Sequence[str] | None) -> Any:
         with self._lock, _damage(f"{self.path}: row group {group}"):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,16 @@ class TableShard(Shard):
         raise AssertionError("a table is read by its source, several row groups at once")
 
 
+class _Recent(NamedTuple):
+    """The row group of the last rows that were read in order: the next rows are mostly of the same one."""
+
+    first: int
+    stop: int
+    shard: TableShard
+    #: kept alive by `Groups` alone, which bounds what is kept
+    columns: ref[Columns]
+
+
 class TableSource(ShardSource):
     """Rows of tables in files."""
 
@@ -97,6 +108,7 @@ class TableSource(ShardSource):
         self._found: dict[int, list[str]] = {}
         #: the columns of every row, in the order of the first file that has rows
         self.names: list[str] = []
+        self._recent: _Recent | None = None
         super().__init__(paths, indices, on_error, options)
 
     def _note(self, number: int, shard: Shard) -> None:
@@ -176,6 +188,16 @@ class TableSource(ShardSource):
 
     def _runs(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]]:
         """The row groups that have these rows, which rows of them, and their places among `indices`."""
+        recent = self._recent
+        if (
+            recent is not None
+            and type(indices) is range
+            and recent.first <= indices.start < indices.stop <= recent.stop
+        ):
+            columns = recent.columns()
+            if columns is not None:
+                recent.shard.check()
+                return [(columns, range(indices.start - recent.first, indices.stop - recent.first), _NOWHERE)]
         if self._from_all_over(indices):
             if self.decoded_bytes <= min(self.groups.most_bytes, _ONE_TABLE):
                 # With one table of all rows, a column is one read instead of one per row group.
@@ -191,7 +213,12 @@ class TableSource(ShardSource):
             table = self._table(number)
             runs = split_runs(table.starts, rows)
             if len(runs) == 1:
-                return [(table.group(runs[0][0], self.names), runs[0][1], _NOWHERE)]
+                group, within, _ = runs[0]
+                columns = table.group(group, self.names)
+                if isinstance(within, range) and isinstance(indices, range):
+                    first = indices.start - within.start
+                    self._recent = _Recent(first, first + columns.count, table, ref(columns))
+                return [(columns, within, _NOWHERE)]
             return [(table.group(group, self.names), within, np.asarray(places)) for group, within, places in runs]
         return [
             (self._table(number).group(group, self.names), within, np.asarray(places)[np.asarray(inner)])
@@ -217,6 +244,9 @@ class TableSource(ShardSource):
         assert isinstance(shard, TableShard)
         return shard
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_recent": None}
+
     def _all(self) -> Columns:
         """All rows of all files; none if a column has not the same type in all of them."""
         shards = [shard for number in range(len(self.paths)) if len(shard := self._table(number))]
@@ -237,25 +267,27 @@ def said(exc: Exception) -> str:
 
 def batch_of(runs: Sequence[tuple[Columns, Indices, NDArray[np.int64]]], indices: Indices) -> Any:
     """The rows of several row groups as one batch, the same as if rows had been stacked one by one."""
-    names, texts = runs[0][0].names, runs[0][0].texts
-    parts = [columns.parts(rows) for columns, rows, _ in runs]
-    order = [places for _, _, places in runs]
+    first = runs[0][0]
+    joined = first.parts(runs[0][1])
+    if len(runs) > 1:
+        parts = [joined, *(columns.parts(rows) for columns, rows, _ in runs[1:])]
+        order = [places for _, _, places in runs]
+        joined = [_joined(list(column), order, len(indices)) for column in zip(*parts, strict=True)]
 
     def describe(place: int) -> str:
         return f"sample {int(indices[place])}"
 
-    batch = {}
-    for number, (name, is_text) in enumerate(zip(names, texts, strict=True)):
-        rows = _joined([part[number] for part in parts], order, len(indices))
-        batch[name] = rows if is_text or isinstance(rows, np.ndarray) else stacked(rows, describe, path=name)
-    return runs[0][0].shaped(batch)
+    return first.shaped(
+        {
+            name: rows if is_text or isinstance(rows, np.ndarray) else stacked(rows, describe, path=name)
+            for name, is_text, rows in zip(first.names, first.texts, joined, strict=True)
+        }
+    )
 
 
 def _joined(parts: list[Any], order: list[NDArray[np.int64]], count: int) -> Any:
     """The rows of one column from several row groups, as one array or as one list."""
     first = parts[0]
-    if len(parts) == 1:
-        return first
     if all(
         isinstance(part, np.ndarray) and part.shape[1:] == first.shape[1:] and part.dtype == first.dtype
         for part in parts
