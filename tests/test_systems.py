@@ -120,7 +120,7 @@ def test_kills_of_the_fork_server_count_as_kills():
         order(server, fds)
         if left[0]:
             left[0] -= 1
-            os.kill(server._pid, signal.SIGKILL)
+            os.kill(server._popen.pid, signal.SIGKILL)
     servers.Server.order = killed_after_the_order
     with ps.from_sequence(range(5)).map(lambda x: x, on="process", workers=1).loader(timeout_s=30) as loader:
         assert list(loader) == list(range(5))
@@ -136,7 +136,7 @@ def test_faults_of_the_fork_server_do_not_count_as_kills():
     order = servers.Server.order
     def failed_after_the_order(server, fds):
         order(server, fds)
-        os.kill(server._pid, signal.SIGSEGV)
+        os.kill(server._popen.pid, signal.SIGSEGV)
     servers.Server.order = failed_after_the_order
     with ps.from_sequence(range(5)).map(lambda x: x, on="process", workers=1).loader(timeout_s=30) as loader:
         try:
