@@ -107,6 +107,8 @@ def main() -> None:
         "computing": ([computes(loops) for loops in LOOPS], [[1, 1, 1, 1], [1, 2, 1, 1], [2, 2, 2, 2]], "process"),
     }
     for name, (functions, hands, on) in cases.items():
+        if not bench.wanted(name):
+            continue
         ratios, found = [], []
         for _ in range(bench.pairs):
             best = max(run(pipeline(functions, hand, on), 1, 1 + short).rate for hand in hands)

@@ -224,8 +224,9 @@ def main() -> None:
     bench = Bench("observing", __doc__)
     pairs = bench.size(PAIRS, 3)
     for what, function, batches in (("0.4 ms a sample", sort, 50), ("nothing to do", same, 4000)):
-        shares = [inside(function, batches) for _ in range(pairs)]
-        bench.limit(f"time in methods that count: {what}", shares, below=2, unit="%")
+        name = f"time in methods that count: {what}"
+        if bench.wanted(name):
+            bench.limit(name, [inside(function, batches) for _ in range(pairs)], below=2, unit="%")
     ways: list[tuple[str, Callable[[int], int], Way, Way, float]] = [
         ("counters on both sides", sort, counted, counted, 2),
         ("counters", sort, counted, uncounted, 2),
@@ -234,6 +235,8 @@ def main() -> None:
         ("counters, traced", sort, Traced, uncounted, 5),
     ]
     for name, function, watched, bare, below in ways:
+        if not bench.wanted(name):
+            continue
         runs = Runs(function, 0.2)
         runs.more(watched, bare)  # warm up
         bench.limit(name, [runs.more(watched, bare) for _ in range(pairs)], below=below, unit="%")
