@@ -150,6 +150,7 @@ def test_worker_processes_that_start_are_not_busy_with_samples():
     tuner = Tuner([256, 8], 2.0)
     for now in (0.0, 0.5, 1.0, 5.0):  # by its counters the second place computes all the time
         assert not tuner.look(Seen(now, 40, (0.1, now), (0.0, 1.0), 0.0, now, starting=True))
+    assert not tuner.look(Seen(6.0, 41, (0.1, 6.0), (0.0, 1.0), 0.0, 6.0))  # it has just come
 
     assert not tuner.settled
 

@@ -116,7 +116,7 @@ class Tuner:
         """Whether `workers` has changed."""
         began = self._began
         coming = not seen.complete and seen.now - self._changed_at < _COMING_S
-        if began is None or coming or seen.starting or not _comparable(began, seen):
+        if began is None or coming or not _comparable(began, seen):
             self._began = seen
             return False
         passed, made = seen.now - began.now, seen.made - began.made
@@ -216,7 +216,8 @@ class _Window(NamedTuple):
 def _comparable(began: Seen, seen: Seen) -> bool:
     """Whether the counters of two looks can be compared: the loop was not away between, and did not begin there."""
     away = seen.now - began.now > 4 * _LONGEST_S
-    return not away and seen.begun == began.begun and seen.wait_s >= began.wait_s
+    starting = began.starting or seen.starting
+    return not away and not starting and seen.begun == began.begun and seen.wait_s >= began.wait_s
 
 
 def _window(began: Seen, seen: Seen) -> _Window:
