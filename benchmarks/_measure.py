@@ -126,6 +126,7 @@ class Bench:
         self.pairs: int = args.pairs or (QUICK_PAIRS if args.quick else MIN_PAIRS)
         self.results: list[Result] = []
         self._strict: bool = args.strict
+        self._only: str = args.only
         self._json: Path | None = args.json
         self._load_before = _load()
         print(f"{question}: {doc.strip().splitlines()[0]}", flush=True)
@@ -135,6 +136,10 @@ class Bench:
     def size(self, full: int, quick: int) -> int:
         """The amount of work: `full`, or `quick` under --quick."""
         return quick if self.quick else full
+
+    def wanted(self, name: str) -> bool:
+        """Whether --only chooses this case."""
+        return self._only in name
 
     def versus(
         self, name: str, ours: Contestant, bare: Contestant | float, *, at_least: float, cores: int = 1
@@ -206,6 +211,12 @@ def _parser(doc: str) -> argparse.ArgumentParser:
     parser.add_argument("--pairs", type=int, help=f"pairs per ratio, at least {MIN_PAIRS} (the default)")
     parser.add_argument("--quick", action="store_true", help="small sizes and few pairs: a smoke test")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every value to FILE")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="only cases with TEXT in their name, where a benchmark can choose",
+    )
     parser.add_argument("--strict", action="store_true", help="exit with 1 unless every target holds")
     return parser
 

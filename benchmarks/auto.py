@@ -88,9 +88,9 @@ def run(data: ps.Pipeline[int], from_s: float, until_s: float) -> Seen:
             if now >= first + until_s - from_s:
                 break
         cores = (loader.stats()["cpu_s"] - before["cpu_s"]) / (now - first)
-        notes = [line for line in str(loader.explain()).splitlines() if "workers='auto'" in line]
-    if notes:
-        print(f"    {notes[-1]}", file=sys.stderr)
+        note = next((note for note in loader.explain().plan.notes if "workers='auto'" in note), "")
+    if note:
+        print(f"    {' '.join(note.split())}", file=sys.stderr)
     return Seen(count / (now - first), changes, cores)
 
 
@@ -107,6 +107,8 @@ def main() -> None:
         "computing": ([computes(loops) for loops in LOOPS], [[1, 1, 1, 1], [1, 2, 1, 1], [2, 2, 2, 2]], "process"),
     }
     for name, (functions, hands, on) in cases.items():
+        if not bench.wanted(name):
+            continue
         ratios, found = [], []
         for _ in range(bench.pairs):
             best = max(run(pipeline(functions, hand, on), 1, 1 + short).rate for hand in hands)

@@ -146,6 +146,24 @@ def test_when_the_data_gets_slower_the_search_begins_anew():
     assert pipeline.rate(tuner.workers) >= 0.95 * pipeline.wanted
 
 
+def test_worker_processes_that_start_are_not_busy_with_samples():
+    tuner = Tuner([256, 8], 2.0)
+    for now in (0.0, 0.5, 1.0, 5.0):  # by its counters the second place computes all the time
+        assert not tuner.look(Seen(now, 40, (0.1, now), (0.0, 1.0), 0.0, now, starting=True))
+    assert not tuner.look(Seen(6.0, 41, (0.1, 6.0), (0.0, 1.0), 0.0, 6.0))  # it has just come
+
+    assert not tuner.settled
+
+
+def test_a_window_does_not_reach_from_before_the_first_batch_to_after_it():
+    tuner = Tuner([256], CPUS)
+    tuner.look(Seen(0.0, 0, (0.0,), (0.0,), 0.0, 0.0, begun=False))
+
+    # The loop has waited 0.49 s, which was start-up, and 0.01 s since then.
+    assert not tuner.look(Seen(0.5, 40, (0.5,), (0.0,), 0.0, 0.01))
+    assert not tuner.settled
+
+
 def test_a_pause_of_the_training_loop_says_nothing():
     pipeline = Simulated([0.01])
     tuner = Tuner([256], CPUS)
@@ -275,7 +293,9 @@ def test_a_loader_finds_more_workers_and_delivers_the_same_stream(fn):
 
         assert read == list(range(len(read)))
         assert 1 < loader.stats()["stage.rest.workers"] <= 256
-        assert "workers='auto' has found rest: workers=" in str(loader.explain())
+        workers = int(loader.stats()["stage.rest.workers"])
+        at = "# " + next(step.op.where for step in loader.explain().plan.stages[0].steps)
+        assert f"    .map(rest, workers={workers})    {at}" in str(loader.explain()).splitlines()
 
 
 def test_workers_of_a_number_that_became_smaller_end():
@@ -295,6 +315,19 @@ def test_workers_of_a_number_that_became_smaller_end():
                 if len(crew.workers) == size:
                     break
             assert len(crew.workers) == size
+
+
+@for_each(
+    "pipeline, options, code",
+    [
+        (ps.from_sequence(range(4)).map(abs, workers="auto", on="process"), {}, '.map(abs, on="process", '),
+        (ps.from_sequence(range(4)).map(abs, name="first"), {"workers": "auto"}, ".loader("),
+        (ps.from_sequence(range(4)).map(abs), {"workers": "auto", "on": "process"}, '.loader(on="process", '),
+    ],
+)
+def test_the_numbers_that_were_found_are_code_to_put_into_the_pipeline(pipeline, options, code):
+    with pipeline.loader(**options) as loader:
+        assert f"    {code}workers=1)" in str(loader.explain()).splitlines()
 
 
 def test_auto_is_explained_before_it_runs():

@@ -431,6 +431,19 @@ def test_the_slowest_rank_speaks_for_all():
     assert ps.Diagnosis.merge([slow]).advice == slow.advice
 
 
+def test_every_rank_has_a_line_in_the_report_and_of_many_those_that_wait_longest():
+    quick = verdict([Part("decode")], counters(wait=0.1) | stage("decode", 0.5))
+    slow = verdict([Part("download")], counters(wait=0.6) | stage("download", 0.99))
+    report = str(ps.Diagnosis.merge([quick, slow])).splitlines()
+    assert report[-3].split() == ["waits", "gets", "could", "take", "limited", "by"]
+    assert report[-2].split() == ["rank", "0", "10", "%", "100/s", "111/s", quick.limiting]
+    assert report[-1].split() == ["rank", "1", "60", "%", "100/s", "250/s", "download"]
+    report = str(ps.Diagnosis.merge([quick] * 19 + [slow])).splitlines()
+    assert report[-2].startswith("  rank 19")
+    assert report[-1] == "  and 4 ranks that wait less"
+    assert "rank" not in str(ps.Diagnosis.merge([slow]))
+
+
 def test_no_ranks_cannot_be_merged():
     with pytest.raises(ps.PlanError, match="at least one rank"):
         ps.Diagnosis.merge([])

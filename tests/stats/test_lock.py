@@ -19,7 +19,7 @@ class Clocks:
         while probe.tries == tries and self.now < began + 10:
             self.now += 0.01
             probe.try_if_due(busy=True)
-        return round(self.now - began, 1)
+        return round(self.now - began, 2)
 
 
 @pytest.fixture
@@ -34,12 +34,14 @@ def clocks(monkeypatch):
 def test_a_reader_tries_soon_after_a_loader_has_begun_and_then_less_often(clocks):
     probe = LockProbe()
     probe.try_if_due(busy=True)
-    waits = [clocks.pass_until_a_try(probe) for _ in range(20)]
+    waits = [clocks.pass_until_a_try(probe) for _ in range(100)]
     assert waits == sorted(waits)
-    assert sum(waits[:7]) < 1.5  # in a run of that length so many tries do not all find the lock free by chance
-    assert waits[-1] == 1.0
+    assert (
+        sum(waits[:20]) < 1.2
+    )  # of so many tries, two or more find the lock held, even where three in four do not
+    assert waits[-1] == pytest.approx(1.0, abs=0.02)
     probe.begin()
-    assert clocks.pass_until_a_try(probe) == 0.1
+    assert clocks.pass_until_a_try(probe) < 0.05
 
 
 def test_a_reader_with_something_to_read_does_not_try_where_the_process_is_idle(clocks):
@@ -51,14 +53,24 @@ def test_a_reader_tries_where_other_programs_leave_this_process_a_fifth_of_a_cor
     clocks.share = 0.2
     probe = LockProbe()
     probe.try_if_due(busy=True)
-    assert clocks.pass_until_a_try(probe) == 0.1
+    assert clocks.pass_until_a_try(probe) < 0.05
 
 
 def test_a_reader_that_waits_tries_five_times_a_second_however_often_it_has_something_to_read(clocks):
-    clocks.share = 0.1
+    clocks.share = 0.05  # too little for a reader that has something to read
     probe = LockProbe()
     for _ in range(500):
         clocks.now += 0.01
         probe.try_if_due(busy=True)
         probe.try_if_due(busy=False)
     assert 20 <= probe.tries <= 25
+
+
+def test_a_machine_that_stands_still_during_a_try_does_not_outweigh_the_others(clocks, monkeypatch):
+    def stand_still(seconds):
+        clocks.now += 0.05
+
+    monkeypatch.setattr(lock, "sleep", stand_still)
+    probe = LockProbe()
+    probe.try_if_due(busy=False)
+    assert (probe.tries, probe.wait_s) == (1, 0.005)

@@ -180,6 +180,20 @@ def test_the_stage_that_limits_is_in_view_however_long_the_pipeline_is(browser):
         assert browser.execute_script(inside)
 
 
+def test_ops_that_ride_together_have_a_line_each(browser):
+    hold = threading.Event()
+    pipeline = ps.from_sequence(range(1000)).map(lambda x: hold.wait(0.003) or x, workers=2, name="decode")
+    with pipeline.map(lambda x: hold.wait(0.001) or x, name="augment").loader(dashboard=True) as loader:
+        browser.get(loader.dashboard_url)
+        for _ in loader.steps(600):
+            pass
+        wait_until(browser, lambda: text(browser, ".by-op li:nth-child(2) span") == "augment")
+        assert text(browser, ".by-op li:first-child span") == "decode"
+        shares = [text(browser, f".by-op li:nth-child({one}) b") for one in (1, 2)]
+        assert all(share.endswith(" %") for share in shares)
+        assert "99 of 100" in browser.execute_script("return document.querySelector('.by-op li').title")
+
+
 def test_errors_are_shown_as_text_with_their_samples(browser, run):
     opened(browser, run)
     wait_until(browser, lambda: text(browser, "#errors tbody tr"))

@@ -72,6 +72,7 @@ def test_the_snapshot_has_the_counters_the_verdict_and_every_stage(loader):
     (stage,) = found["stages"]
     assert (stage["label"], stage["workers"], stage["on"]) == ("double+batch", 2, "thread")
     assert 0 <= stage["fill"] <= 1
+    assert all(0 <= op["share"] <= 1 for op in stage["op_times"])
 
 
 def test_errors_are_shown_with_their_samples():

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from penstock.plan.plan import Stage
 from penstock.stats.counters import StageCounters
 
-__all__ = ["Seen", "Tuner", "Tuning"]
+__all__ = ["Seen", "Tuner", "Tuning", "as_code"]
 
 #: a window is at least as long; it ends without the samples it should have seen after the longest time
 _WINDOW_S, _LONGEST_S = 0.25, 2.0
@@ -71,6 +72,10 @@ class Seen(NamedTuple):
     wait_s: float
     #: all workers that were asked for are here
     complete: bool = True
+    #: worker processes that have not finished their first ticket are starting: they are busy, but not with samples
+    starting: bool = False
+    #: the training loop has had its first batch: what it waited before is not counted any more
+    begun: bool = True
 
 
 class Tuner:
@@ -111,8 +116,8 @@ class Tuner:
         """Whether `workers` has changed."""
         began = self._began
         coming = not seen.complete and seen.now - self._changed_at < _COMING_S
-        if began is None or coming or seen.now - began.now > 4 * _LONGEST_S or seen.wait_s < began.wait_s:
-            self._began = seen  # nothing to compare with, or the loop was away, or has had its first batch
+        if began is None or coming or not _comparable(began, seen):
+            self._began = seen
             return False
         passed, made = seen.now - began.now, seen.made - began.made
         enough = max(_ENOUGH, 2 * max(self.workers))
@@ -208,6 +213,13 @@ class _Window(NamedTuple):
         return max(self.cpu, sum(place.busy * place.computing for place in self.places))
 
 
+def _comparable(began: Seen, seen: Seen) -> bool:
+    """Whether the counters of two looks can be compared: the loop was not away between, and did not begin there."""
+    away = seen.now - began.now > 4 * _LONGEST_S
+    starting = began.starting or seen.starting
+    return not away and not starting and seen.begun == began.begun and seen.wait_s >= began.wait_s
+
+
 def _window(began: Seen, seen: Seen) -> _Window:
     passed = seen.now - began.now
     busy = [(one - before) / passed for one, before in zip(seen.busy_s, began.busy_s, strict=True)]
@@ -295,6 +307,9 @@ class Tuning:
             sum(lane.counters.cpu_s for lane in lanes),
             engine.counters.waited_s(now),
             all(crew.settled for crew in self._crews),
+            # The first ticket of a stage is always timed.
+            any(lane.remote and not lane.counters.timed_s for lane in lanes),
+            engine.counters.startup_s is not None,
         )
 
     @property
@@ -302,6 +317,19 @@ class Tuning:
         """The numbers that were found, and why they stay as they are."""
         if self._tuner is None:
             return []
-        labels = [self._lanes(crew)[0].stage.label for crew in self._crews]
-        found = [f"{label}: workers={crew.size}" for label, crew in zip(labels, self._crews, strict=True)]
-        return [f"workers='auto' has found {', '.join(found)} ({self._tuner.settled or 'still looking'})"]
+        stages = [self._lanes(crew)[0].stage for crew in self._crews]
+        found = [as_code(stage, crew.size) for stage, crew in zip(stages, self._crews, strict=True)]
+        why = self._tuner.settled or "still looking"
+        return ["\n    ".join([f"workers='auto' has found these numbers ({why}); as code:", *found])]
+
+
+def as_code(stage: Stage, workers: int) -> str:
+    """The call that gives a stage this number of workers: that of its placed op, or ``loader()`` if none is."""
+    op = next((step.op for step in stage.all_steps() if step.op.placement is not None), None)
+    if op is None:
+        kind = "" if stage.site.kind == "thread" else f'on="{stage.site.kind}", '
+        return f".loader({kind}workers={workers})"
+    on = getattr(op, "on", None)
+    place = f', on="{on}"' if on is not None else ""
+    at = f"    # {op.where}" if op.where else ""
+    return f".{op.label.removesuffix(')')}{place}, workers={workers}){at}"

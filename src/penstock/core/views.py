@@ -57,7 +57,7 @@ class Views:
         """How this loader runs the pipeline: the plan that its ``on``, ``workers`` and ``inline`` have made.
 
         Once its worker processes have started, it also says what of them could not be shared; and, for
-        ``workers="auto"``, which numbers were found.
+        ``workers="auto"``, which numbers were found, as code to put into the pipeline.
         """
         notes = (*self._engine.notes(), *folder_notes(self._engine.plan.stages, self._seed))
         return Explanation(self._engine.plan, (_ISOLATED, *notes) if self._isolated else notes)

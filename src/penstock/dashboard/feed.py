@@ -161,7 +161,7 @@ def _stages(plan: Mapping[str, Any], diagnosis: Any, stats: Mapping[str, float])
             | {"ops": [op["op"] for op in stage["ops"]]}
             | counted
             | {key: shares.get(key) for key in ("working", "waiting_input", "waiting_room", "capacity")}
-            | {"limits": label == diagnosis.limiting}
+            | {"limits": label == diagnosis.limiting, "op_times": list(shares.get("ops", ()))}
         )
     return found
 

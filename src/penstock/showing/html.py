@@ -43,7 +43,7 @@ def pipeline_html(text: str, explanation: Explanation | None, why: str = "") -> 
             (escaped(stage["stage"]), escaped(stage["label"]), escaped(f"{stage['workers']} {stage['on']}"), ops)
         )
     pieces.append(table(("stage", "label", "runs on", "ops"), rows))
-    pieces += [f"<p>{escaped(note)}</p>" for note in explanation.plan.notes]
+    pieces += [f'<p style="white-space: pre-wrap">{escaped(note)}</p>' for note in explanation.plan.notes]
     return "".join(pieces)
 
 

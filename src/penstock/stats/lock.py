@@ -3,10 +3,11 @@
 A thread that waits for the lock and one that waits for a disk look the same from outside: neither is on
 a CPU. And a training loop whose step lets go of the lock waits for it inside the step, where no loader can
 see it. So now and then the reader takes a nap, which lets go of the lock, and sees how long it takes to
-get it back. Where workers hold it all the time that is milliseconds, else microseconds. Even then two tries in five
-find it free, since a worker has just let go of it: a few tries tell nothing. A reader that has something to read
-tries only where this process uses some CPU time: otherwise nobody holds the lock for long. It tries soon after a
-loader has begun, so that a diagnosis of a short run knows of the lock, and then less often.
+get it back. Where workers hold it all the time that is milliseconds, else microseconds. Even then two tries in
+five, and with two workers up to three in four, find it free, since a worker has just let go of it: a few tries tell
+nothing, and a run of a second needs about twenty. A reader that has something to read tries only where this process
+uses some CPU time: otherwise nobody holds the lock for long. It tries often after a loader has begun, so that a
+diagnosis of a short run knows of the lock, and then less often.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from penstock.machine import run_delay_s
 __all__ = ["LOCK_PROBE", "LockProbe"]
 
 _NAP_S = 0.0001
+#: the most that a try counts: whoever holds the lock is asked to let go of it after this time. A virtual machine
+#: that stands still for tens of milliseconds would outweigh all other tries
+_MOST_S = 0.005
 #: how often a reader that has nothing else to do tries
 _EVERY_S = 0.2
 #: the same where there is something to read: after a loader has begun, then so many times as long, up to the last
-_FIRST_BUSY_S, _LONGER, _EVERY_BUSY_S = 0.05, 1.25, 1.0
+_FIRST_BUSY_S, _LONGER, _EVERY_BUSY_S = 0.02, 1.05, 1.0
 #: a share of a CPU that this process has used since the last look, from which on that may be the lock; beside busy
 #: programs, threads that hold it all the time get no more
 _WORTH_A_TRY = 0.1
@@ -62,7 +66,7 @@ class LockProbe:
         sleep(_NAP_S)
         waited_s = perf_counter() - began - _NAP_S
         # Whoever waits for the lock could not run; whoever waits for a CPU could.
-        self.wait_s += max(waited_s - (run_delay_s() - delay_s), 0.0)
+        self.wait_s += min(max(waited_s - (run_delay_s() - delay_s), 0.0), _MOST_S)
         self.tries += 1
 
 

@@ -28,6 +28,8 @@ _SHORT_S = 0.5
 _OTHERS = 0.2
 #: ops that take a smaller share of a stage are left out of the table
 _SHOWN = 0.005
+#: of more ranks, those that wait longest are printed
+_MOST_RANKS = 16
 #: wait shares that differ by less are the same
 _ALIKE = 0.1
 
@@ -128,7 +130,7 @@ class Diagnosis:
         return _finite(found)
 
     def __str__(self) -> str:
-        return "\n".join([self.advice, "", *table(self), "", _summary(self)])
+        return "\n".join([self.advice, "", *table(self), "", _summary(self), *_rank_lines(self.ranks)])
 
     def _repr_html_(self) -> str:
         text: str = named("penstock.showing.html:diagnosis_html")(self)
@@ -236,6 +238,29 @@ def _op_lines(stage: StageDiagnosis) -> list[str]:
         f"{duration(op.p95_s)}, p99 {duration(op.p99_s)}"
         for op in shown
     ]
+
+
+def _rank_lines(ranks: Sequence[RankDiagnosis]) -> list[str]:
+    """A line for each rank; of many, for those that wait longest."""
+    if len(ranks) < 2:
+        return []
+    shown = sorted(ranks, key=lambda one: -one.wait_share)[:_MOST_RANKS]
+    rows = [("", "waits", "gets", "could take", "limited by")]
+    for one in sorted(shown, key=lambda one: one.rank):
+        rates = per_second(one.samples_per_s), per_second(one.loop_capacity)
+        rows.append((f"rank {one.rank}", percent(one.wait_share), *rates, one.limiting))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "",
+        *(f"  {name.ljust(widths[0])}  {_right(cells, widths[1:])}  {last}" for name, *cells, last in rows),
+    ]
+    if left := len(ranks) - len(shown):
+        lines.append(f"  and {left} ranks that wait less")
+    return lines
+
+
+def _right(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=False))
 
 
 def _summary(diagnosis: Diagnosis) -> str:
