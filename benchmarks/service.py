@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -146,11 +147,20 @@ def received(connection: socket.socket, nbytes: int) -> Iterator[NDArray[np.uint
 
 
 def send_tensorpack(pipe: Any, nbytes: int, address: str) -> None:
-    from tensorpack.dataflow import DataFromGenerator, send_dataflow_zmq
+    from tensorpack.dataflow import DataFromList, send_dataflow_zmq
 
-    batch = batch_of(nbytes)
     pipe.send(address)
-    send_dataflow_zmq(DataFromGenerator(lambda: ([batch] for _ in range(ENDLESS))), address, hwm=10)
+    send_dataflow_zmq(DataFromList(Repeated([batch_of(nbytes)]), shuffle=False), address, hwm=10)
+
+
+class Repeated(list[Any]):
+    """A list of one thing, again and again."""
+
+    def __len__(self) -> int:
+        return ENDLESS
+
+    def __iter__(self) -> Iterator[Any]:
+        return repeat([self[0]])
 
 
 @contextmanager
