@@ -29,6 +29,8 @@ class Proxy:
         self._pairs: dict[socket.socket, socket.socket] = {}
         self._orders: list[str] = []
         self._frozen = False
+        #: connections so far
+        self.accepted = 0
         self._thread = threading.Thread(target=self._work, name="test-proxy", daemon=True)
         self._thread.start()
 
@@ -91,6 +93,7 @@ class Proxy:
 
     def _accept(self) -> None:
         ours, _ = self._listener.accept()
+        self.accepted += 1
         try:
             theirs = socket.create_connection(self._target)
         except OSError:

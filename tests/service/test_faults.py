@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -29,7 +30,9 @@ with ps.connect(address, rank=rank, world=world, timeout_s=50).loader(state=stat
 print("null", flush=True)
 """
 
-FAULTS = ["kill server", "cut", "freeze", "kill client", "stop client"]
+FAULTS = ["kill server", "cut", "freeze", "kill client", "stop client", "stop server"]
+#: the longest time for which a server is stopped
+STOPPED_S = 2.0
 
 
 class Client:
@@ -137,10 +140,20 @@ class Schedule:
             self.proxy.thaw()
         elif fault == "stop client":
             client.signal(signal.SIGSTOP)
+        elif fault == "stop server":
+            self._stop_server()
         else:
             client.kill(keep_state=self.mode != "split")
             return True
         return False
+
+    def _stop_server(self):
+        """Until a client has taken its silence for a death; one that has all it needs does not call again."""
+        before, end = self.proxy.accepted, time.monotonic() + STOPPED_S
+        os.kill(self.server.pid, signal.SIGSTOP)
+        while self.proxy.accepted == before and time.monotonic() < end:
+            time.sleep(0.01)
+        os.kill(self.server.pid, signal.SIGCONT)
 
     def _check(self, count):
         whole = locally({"pipeline": pipeline, "stream": stream}[self.made]())[0]

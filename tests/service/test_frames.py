@@ -7,6 +7,8 @@ import socket
 import struct
 import threading
 import weakref
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -165,6 +167,23 @@ def test_a_program_that_does_not_speak_the_protocol_is_no_server():
 # ---------------------------------------------------------------------- 50 000 mutations; `make fuzz`: a million
 
 
+@contextmanager
+def memory_limited(nbytes):
+    """Whoever asks for so many bytes more than are in use gets a MemoryError, even if they are never touched."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + nbytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def test_the_limit_of_these_tests_holds():
+    with memory_limited(64 << 20), pytest.raises(MemoryError):
+        np.empty(128 << 20, np.uint8)
+
+
 def mutated(draw, good):
     data = bytearray(good)
     for _ in range(draw.choice((1, 1, 2, 6))):
@@ -207,25 +226,25 @@ def test_mutated_frames_headers_and_streams_are_decoded_or_refused(seed):
     draw = random.Random(seed)
     layouts = [layout_of(one, in_frames=True) for one in SAMPLES]
     bodies = [[bytearray(frame) for frame in one.frames()] for one in layouts]
-    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused = 0
-    for number in range(10_000):
-        try:
-            if number % 2:
-                at = draw.randrange(len(layouts))
-                decode(mutated(draw, layouts[at].header), bodies[at], DOOR)
-            else:
-                frame = mutated(draw, draw.choice(MESSAGES))
-                if number % 4:
-                    protocol.decode_from_client([frame])
+    with memory_limited(64 << 20):
+        for number in range(10_000):
+            try:
+                if number % 2:
+                    at = draw.randrange(len(layouts))
+                    decode(mutated(draw, layouts[at].header), bodies[at], DOOR)
                 else:
-                    protocol.decode_from_server([frame, b""])
-        except (CodecError, Malformed):
-            refused += 1
+                    frame = mutated(draw, draw.choice(MESSAGES))
+                    if number % 4:
+                        protocol.decode_from_client([frame])
+                    else:
+                        protocol.decode_from_server([frame, b""])
+            except (CodecError, Malformed):
+                refused += 1
     assert refused > 3000
-    for _ in range(20):
-        refused += stream_is_refused_or_read(draw)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < 200_000
+    with memory_limited(FRAME_BYTES + (64 << 20)):  # a frame has its memory before its bytes are there
+        for _ in range(20):
+            assert stream_is_refused_or_read(draw)
 
 
 def stream_is_refused_or_read(draw):

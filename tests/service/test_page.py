@@ -31,6 +31,18 @@ def test_server_and_training_loop_of_the_page_run_in_two_processes(tmp_path):
     try:
         address = serving.stdout.readline().strip()
         (tmp_path / "train.py").write_text(files["train.py"].replace(said, address))
+        stopped = subprocess.Popen(
+            [sys.executable, "-u", "train.py", "-p"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with stopped:
+            assert stopped.stdout.readline() == "epoch 0: 1000 samples\n"
+            stopped.send_signal(signal.SIGINT)
+            _, errors = stopped.communicate(timeout=SOON_S)
+            assert errors.rstrip().endswith("KeyboardInterrupt")
         for args in ([], ["-p"]):
             done = subprocess.run(
                 [sys.executable, "train.py", *args], cwd=tmp_path, capture_output=True, text=True, timeout=SOON_S

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import socket
 import stat
 import struct
@@ -16,10 +17,10 @@ from tests import nursery
 from tests.cases import for_each
 from tests.random_examples import seeds
 from tests.runtime.process_helpers import await_true
-from tests.service.served import HERE, locally, pipeline, seen, server_process
+from tests.service.served import HERE, SOON_S, locally, pipeline, seen, server_process
 
 import penstock as ps
-from penstock.service import protocol
+from penstock.service import protocol, sockets
 from penstock.service.keys import make_key, public_keys, read_key
 from penstock.service.sockets import is_local
 
@@ -171,14 +172,20 @@ def test_strangers_at_the_port_cost_nothing():
         assert peak_kb < 1_000_000
 
 
-@pytest.mark.soak
-def test_five_hundred_half_open_connections_cost_nothing():
-    with server_process(mode="shard") as process:
-        host, port = process.address.removeprefix("tcp://").split(":")
-        idle = [socket.create_connection((host, int(port))) for _ in range(500)]
-        assert seen(ps.connect(process.address)) == locally(pipeline())[0]
+def test_five_hundred_half_open_connections_are_closed_and_counted(monkeypatch):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # both ends of 500 connections are in this process
+    monkeypatch.setattr(sockets, "HANDSHAKE_MS", 300)
+    with ps.serve(pipeline(), HERE, mode="shard") as server, contextlib.ExitStack() as stack:
+        host, port = server.address.removeprefix("tcp://").split(":")
+        idle = [stack.enter_context(socket.create_connection((host, int(port)), SOON_S)) for _ in range(500)]
+        assert seen(ps.connect(server.address)) == locally(pipeline())[0]
         for one in idle:
-            one.close()
+            while one.recv(100):  # the greeting of the server, then the end
+                pass
+        await_true(lambda: server.stats()["server.failed_handshakes"] >= 500, "failed handshakes")
+        assert server.stats()["server.sessions"] == 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @for_each("seed", seeds(1))
@@ -240,7 +247,7 @@ import numpy as np
 from penstock.errors import CodecError
 from penstock.memory.network import decode, layout_of
 from penstock.memory.scan import DOOR
-from penstock.service import protocol
+from penstock.service import protocol, sockets
 layout = layout_of({"x": np.arange(10), "name": ["a", b"b" * 3000, (1.5, None)]}, in_frames=True)
 frames = [bytearray(one) for one in layout.frames()]
 token = bytes(16)
