@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number, whole_number
+from penstock.errors import StateMismatch
 from penstock.ops.joint import Input, Joint, Length, Repeating
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
@@ -76,6 +77,7 @@ class _Onward(Repeating):
     carries = True
 
     def __init__(self, n: int, epoch: int) -> None:
+        self.n = n
         self.next = epoch * n
         self.stop = self.next + n
         #: passes without a sample, one after the other, and whether this one has had none so far
@@ -114,7 +116,12 @@ class _Onward(Repeating):
 
     def restore(self, saved: Any, held: Any) -> None:
         *counts, fresh = saved
-        self.next, self.empty = (whole_number(one, "what epoch() saved") for one in counts)
+        self.next, self.empty = (saved_number(one, "epoch()") for one in counts)
+        if self.next < self.stop - self.n:
+            raise StateMismatch(
+                f"the state is damaged: epoch({self.n}) stands at sample {self.next}, and its epoch begins at "
+                f"{self.stop - self.n}"
+            )
         self.fresh = bool(fresh)
         self.ended = self.next >= self.stop
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number, whole_number
 from penstock.ops.joint import Input, Joint, Length, Repeating
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
@@ -125,5 +125,5 @@ class _Again(Repeating):
 
     def restore(self, saved: Any, held: Any) -> None:
         *counts, fresh = saved
-        self.passes, self.seen = (whole_number(one, "what repeat() saved") for one in counts)
+        self.passes, self.seen = (saved_number(one, "repeat()") for one in counts)
         self.fresh = bool(fresh)

@@ -24,6 +24,8 @@ BEAT_S = 0.5
 SILENCE_S = 3.0
 #: bytes that wait for the loop, whatever the credit in batches
 CREDIT_BYTES = 256 << 20
+#: the longest pause between two turns that the server has not answered: this power of two of `BEAT_S`
+_LONGEST_PAUSE = 4
 #: refusals after which it may go well later
 _PASSING = ("draining", "busy", "closing")
 
@@ -74,6 +76,8 @@ class Lane:
         #: when the server was heard last over this connection, and when it last was of use
         self.heard = self.alive = now
         self._said = 0.0
+        #: turns in a row that the server has not answered with Ready
+        self._unanswered = 0
         self.waited_s = 0.0
 
     @property
@@ -124,9 +128,14 @@ class Lane:
 
     def tick(self, now: float) -> list[FromClient]:
         """Whatever is due."""
-        if self.over or now - self._said < BEAT_S:
+        # A server that answers slowly would find every turn over, so each is given twice the time of the last.
+        pause_s = BEAT_S if self._ready else BEAT_S * 2 ** min(self._unanswered, _LONGEST_PAUSE)
+        if self.over or now - self._said < pause_s:
             return []
-        return self.want(now) if self._ready else self.begin(now)
+        if self._ready:
+            return self.want(now)
+        self._unanswered += 1
+        return self.begin(now)
 
     def bye(self) -> list[FromClient]:
         """The epoch is over, or left."""
@@ -141,9 +150,11 @@ class Lane:
         except protocol.Malformed as exc:
             self.malformed(exc)
             return []
-        if message.session != self.token or message.turn != self.turn or self.over:
+        if message.session != self.token:
             return []
-        self.heard = now
+        self.heard = now  # an answer to an earlier turn shows a slow server, and not a lost connection
+        if message.turn != self.turn or self.over:
+            return []
         if isinstance(message, Refused):
             return self._refused(message, now)
         self.alive = now
@@ -200,6 +211,7 @@ class Lane:
 
     def _is_ready(self, ready: Ready, now: float) -> list[FromClient]:
         self._ready = True
+        self._unanswered = 0
         return self.want(now)
 
     def _batch(self, batch: Batch, frames: Sequence[memoryview], now: float) -> list[FromClient]:
