@@ -179,3 +179,32 @@ def test_credit_is_what_the_inbox_has_room_for():
     assert lane.owes_credit
     (want,) = lane.want(0.0)
     assert want.batches == 4
+
+
+def test_a_server_that_takes_longer_than_a_turn_to_answer_is_reached():
+    """Every answer takes three seconds, and a client that hears nothing begins a new turn after half a second."""
+    flows = Flows(pipeline(6), 0)
+    answers: deque = deque()
+    now = 0.0
+    broker = Broker(
+        flows, "each", 2, lambda to, frames: answers.append((now + 3.0, list(map(bytes, frames)))), bool
+    )
+    lane = Lane(lambda welcome: Plan(0), "", now)
+    asked = lane.begin(now)
+    turns = 0
+    while not lane.available and turns < 40:
+        for message in asked:
+            broker.received(b"client", [protocol.encode(message)])
+        await_true(lambda: broker.made() or not broker.sessions or answers, "an answer")
+        now += 0.25
+        asked = []
+        while answers and answers[0][0] <= now:
+            asked += lane.hear(list(map(memoryview, answers.popleft()[1])), now)
+        before = lane.turn
+        asked += lane.tick(now)
+        turns += lane.turn - before
+    broker.close()
+    await_true(lambda: all(run.join(0) for run in broker.ended), "ends of runs")
+    flows.close()
+    assert lane.available
+    assert turns < 40

@@ -195,7 +195,10 @@ class Lane:
                 self.total = 0
                 return []
             self.plan, self.next, self.resume = plan, plan.first, plan.resume
-        return [self.hello(self.plan)] if self.may_begin else []
+        if not self.may_begin:
+            self._unanswered = 0
+            return []
+        return [self.hello(self.plan)]
 
     @property
     def may_begin(self) -> bool:
