@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.places import places_from
 from penstock.provenance import key_of
-from penstock.resume.schema import Edge
+from penstock.resume.schema import Edge, checksum, opened, plain_data
 
 
 def named_twice(edge: Edge | None) -> list[Any]:
@@ -44,6 +44,20 @@ def spots(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     for key, one in inner:
         found += spots(one, (*path, key))
     return found
+
+
+def unpacked(state: Any) -> Any:
+    """A copy of the state in which single values can be changed even if it was compressed."""
+    plain = json.loads(json.dumps(state))
+    if set(plain.get("at", ())) == {"z"}:
+        plain["at"] = plain_data(opened(state).at)
+    return sealed_again(plain)
+
+
+def sealed_again(state: Any) -> Any:
+    """The state with a checksum that fits."""
+    body = {key: value for key, value in state.items() if key != "sum"}
+    return body | {"sum": checksum(body)}
 
 
 def changed(state: Any, path: tuple[Any, ...], how: Any, rng: random.Random) -> Any:

@@ -210,6 +210,56 @@ def test_a_state_that_is_damaged_in_a_later_pass_of_an_input_is_refused():
         rest_of(data, state, inline=True)
 
 
+COUNTING = {
+    "repeat()": lambda data: data.repeat(2),
+    "take()": lambda data: data.take(20),
+    "skip()": lambda data: data.skip(2),
+    "epoch()": lambda data: data.epoch(20),
+    "cache()": lambda data: data.cache(),
+    "shard(steps=)": lambda data: data.shard(0, 1, steps=20),
+    "concat()": lambda data: ps.concat(data, data),
+    "mix()": lambda data: ps.mix({"a": data, "b": data}, stop="cycle"),
+}
+
+
+def with_number(own, number):
+    """What a joint has saved, with another number in it."""
+    if isinstance(own, dict):
+        return own | {"next": number}
+    return [number, *own[1:]] if isinstance(own, list) else number
+
+
+@for_each("op", COUNTING)
+def test_a_number_that_no_joint_saves_is_a_mismatch_and_no_fault_of_the_pipeline(op):
+    data = COUNTING[op](ps.from_iterable(range(24)))
+    _, state, _ = saved_after(data, 3, inline=True)
+    for number in (-1, 1.5, True, None, "x", 2**70):
+        at = copy.deepcopy(state["at"])
+        at["front"]["own"] = with_number(at["front"].get("own"), number)
+        with pytest.raises(ps.StateMismatch, match="the state is damaged"):
+            rest_of(data, ps.edit_state(state, at=at), inline=True)
+
+
+def test_an_epoch_whose_number_does_not_fit_its_place_is_a_mismatch():
+    data = ps.from_iterable(range(20)).epoch(16).shuffle(window=1)
+    _, state, _ = saved_after(data, 3, inline=True)
+    at = copy.deepcopy(state["at"])
+    at["front"]["inputs"][0]["epoch"] = 2**30  # it would go on for as many epochs
+    with pytest.raises(ps.StateMismatch, match="its epoch begins at"):
+        rest_of(data, ps.edit_state(state, at=at), inline=True)
+
+
+@for_each("op", ["take()", "shard(steps=)"])
+def test_a_joint_passes_on_no_more_than_its_count_whatever_a_state_says(op):
+    endless = ps.from_iterable(range(24)).repeat()
+    data = COUNTING[op](endless)
+    _, state, _ = saved_after(data, 3, inline=True)
+    at = copy.deepcopy(state["at"])
+    at["front"]["own"] = with_number(at["front"]["own"], 2**30)
+    rest, _ = rest_of(data, ps.edit_state(state, at=at), inline=True)
+    assert len(rest) == 20
+
+
 @pytest.mark.parametrize("count", [4, 5])
 def test_a_group_that_came_short_after_a_resume_stays_as_it_was_in_the_next(count):
     bad = set()

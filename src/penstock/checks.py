@@ -1,4 +1,4 @@
-"""What many parts check alike of what a user gives them."""
+"""What many parts check alike of what a user gives them, or a saved state."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import operator
 import sys
 from typing import Any
 
-from penstock.errors import PlanError
+from penstock.errors import PlanError, StateMismatch
 
-__all__ = ["any_number", "check_positive", "whole_number"]
+__all__ = ["any_number", "check_positive", "saved_number", "whole_number"]
 
 
 def whole_number(value: Any, what: str, least: int = 0) -> int:
@@ -36,6 +36,21 @@ def any_number(value: Any, what: str, least: int = 0) -> int:
     if isinstance(value, bool) or number < least:
         raise PlanError(f"{what} takes a whole number, at least {least}, got {value!r}")
     return number
+
+
+def saved_number(value: Any, op: str) -> int:
+    """A count that the joint of `op` has saved; refuses what is none.
+
+    >>> saved_number(3, "take()")
+    3
+    >>> saved_number(-1, "take()")
+    Traceback (most recent call last):
+    penstock.errors.StateMismatch: the state is damaged: take() saves a count, and the state has -1
+    """
+    try:
+        return whole_number(value, op)
+    except PlanError:
+        raise StateMismatch(f"the state is damaged: {op} saves a count, and the state has {value!r}") from None
 
 
 def check_positive(value: Any, what: str) -> None:

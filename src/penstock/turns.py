@@ -20,7 +20,7 @@ from heapq import heapify, heappop, heappush
 from math import gcd, lcm
 from typing import Any
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number
 from penstock.randomness import derive
 
 __all__ = ["Shares", "Turns", "whole_weights"]
@@ -270,4 +270,4 @@ class Shares:
 
 
 def _count(saved: Any) -> int:
-    return whole_number(saved, "what mix() saved")
+    return saved_number(saved, "mix()")

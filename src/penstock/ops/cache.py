@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number
 from penstock.errors import PlanError
 from penstock.lazy import named
 from penstock.ops.joint import Ingredient, Input, Joint
@@ -242,7 +242,7 @@ class _Replay(Joint):
 
     def restore(self, saved: Any, held: Any) -> None:
         following, played = saved
-        self.next = whole_number(following, "what cache() saved")
+        self.next = saved_number(following, "cache()")
         if self.playing:
             self.ended = self.next >= len(self.tape.samples)
         elif played:

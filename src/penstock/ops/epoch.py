@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number, whole_number
+from penstock.errors import StateMismatch
 from penstock.ops.joint import Ingredient, Input, Joint, Length
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
@@ -77,6 +78,7 @@ class _Onward(Joint):
     carries = True
 
     def __init__(self, n: int, epoch: int) -> None:
+        self.n = n
         self.next = epoch * n
         self.stop = self.next + n
         #: passes without a sample, one after the other, and whether this one has had none so far
@@ -115,10 +117,12 @@ class _Onward(Joint):
 
     def restore(self, saved: Any, held: Any) -> None:
         following, empty, fresh = saved
-        self.next, self.empty = (
-            whole_number(following, "what epoch() saved"),
-            whole_number(empty, "what epoch() saved"),
-        )
+        self.next, self.empty = saved_number(following, "epoch()"), saved_number(empty, "epoch()")
+        if self.next < self.stop - self.n:
+            raise StateMismatch(
+                f"the state is damaged: epoch({self.n}) stands at sample {self.next}, and its epoch begins at "
+                f"{self.stop - self.n}"
+            )
         self.fresh = bool(fresh)
         self.ended = self.next >= self.stop
 

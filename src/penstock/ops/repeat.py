@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number, whole_number
 from penstock.ops.joint import Ingredient, Input, Joint, Length
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
@@ -128,8 +128,8 @@ class _Again(Joint):
     def restore(self, saved: Any, held: Any) -> None:
         passes, seen, fresh = saved
         self.passes, self.seen = (
-            whole_number(passes, "what repeat() saved"),
-            whole_number(seen, "what repeat() saved"),
+            saved_number(passes, "repeat()"),
+            saved_number(seen, "repeat()"),
         )
         self.fresh = bool(fresh)
 

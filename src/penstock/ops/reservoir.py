@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from time import monotonic
 from typing import Any, ClassVar
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number, whole_number
 from penstock.errors import PlanError
 from penstock.ops.content import Content
 from penstock.ops.joint import Input, Joint, Length
@@ -218,7 +218,7 @@ class _Drawing(Joint):
 
     def restore(self, saved: Any, held: Any) -> None:
         following, self.stop, self.reserve.content.per_pass = saved
-        self.next = whole_number(following, "what reservoir() saved")
+        self.next = saved_number(following, "reservoir()")
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
         return ()

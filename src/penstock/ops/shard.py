@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number, whole_number
 from penstock.errors import PlanError
 from penstock.ops.joint import Ingredient, Input, Joint, Length
 from penstock.ops.op import Effect, In, Key, Op, Share
@@ -219,7 +219,8 @@ class _Round(Joint):
         return [self.left, self.passes, self.seen]
 
     def restore(self, saved: Any, held: Any) -> None:
-        self.left, self.passes, self.seen = (whole_number(one, "what shard(steps=) saved") for one in saved)
+        left, self.passes, self.seen = (saved_number(one, "shard(steps=)") for one in saved)
+        self.left = min(left, self.n)
         self.ended = not self.left
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:

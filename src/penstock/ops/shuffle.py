@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import any_number, whole_number
+from penstock.checks import any_number, saved_number, whole_number
 from penstock.ops.joint import Absent, Ingredient, Input, Joint, Length, Redone
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.places import places_from, plain_places
@@ -227,7 +227,7 @@ def _turn(saved: Any) -> Turn:
 
 def _steps(saved: Any) -> tuple[int, ...]:
     """Sub-indices as they were saved."""
-    return tuple(whole_number(step, "what shuffle(window=) saved") for step in saved)
+    return tuple(saved_number(step, "shuffle(window=)") for step in saved)
 
 
 def _from(place: Place) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number, whole_number
 from penstock.ops.joint import Input, Joint, Length
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Place
@@ -81,7 +81,7 @@ class _Discard(Joint):
         return self.left
 
     def restore(self, saved: Any, held: Any) -> None:
-        self.left = whole_number(saved, "what skip() saved")
+        self.left = min(saved_number(saved, "skip()"), self.left)
 
     def output_of(self, number: int, taken: int, outputs: int) -> int:
         return min(max(taken - self._out, 0), outputs)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number, whole_number
 from penstock.ops.joint import Input, Joint, Length
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Place
@@ -77,7 +77,7 @@ class _Limit(Joint):
         return self.left
 
     def restore(self, saved: Any, held: Any) -> None:
-        self.left = whole_number(saved, "what take() saved")
+        self.left = min(saved_number(saved, "take()"), self.left)
         self.ended = self.left == 0
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number
 from penstock.errors import PlanError
 from penstock.ops.joint import LOST, Ingredient, Input, Joint, Length
 from penstock.ops.op import Key
@@ -120,7 +120,7 @@ class _InTurn(Joint):
         return self.current
 
     def restore(self, saved: Any, held: Any) -> None:
-        self.current = whole_number(saved, "what concat() saved")
+        self.current = saved_number(saved, "concat()")
 
     def passed_on(self, place: Place, number: int, epoch: int) -> Place:
         return Part(place, self.names[number])

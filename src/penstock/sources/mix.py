@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from numbers import Number
 from typing import Any, ClassVar
 
-from penstock.checks import whole_number
+from penstock.checks import saved_number
 from penstock.errors import PlanError
 from penstock.ops.joint import LOST, Ingredient, Input, Joint, Length, Memo
 from penstock.ops.op import Key, joint_of
@@ -418,7 +418,7 @@ class _Cycle(_Mixed):
     def restore(self, saved: Any, held: Any) -> None:
         for counts in (saved["passes"], saved["seen"], saved["sizes"]):
             for count in counts.values():
-                whole_number(count, "what mix() saved")
+                saved_number(count, "mix()")
         same = self.draws.restore(saved, self.draws.running)
         finished = set(saved["passes"]).difference(saved["unfinished"])
         if not same:
