@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.cases import for_each
 from tests.random_examples import examples
 
-from penstock.errors import PlanError
+from penstock.errors import StateMismatch
 from penstock.randomness import derive
 from penstock.turns import Shares, Turns, whole_weights
 
@@ -182,5 +182,5 @@ def test_what_was_saved_and_is_no_number_of_draws_is_refused(field, wrong):
     saved = shares.save()
     fresh().restore(saved, [0, 1])
     saved[field] = {**saved[field], "a": wrong} if isinstance(saved[field], dict) else wrong
-    with pytest.raises(PlanError):
+    with pytest.raises(StateMismatch):
         fresh().restore(saved, [0, 1])
