@@ -75,8 +75,8 @@ def test_periods_in_which_a_quota_was_used_up(tmp_path):
         "sys/fs/cgroup/job/cpu.stat": "usage_usec 9\nnr_periods 40\nnr_throttled 30\nthrottled_usec 7\n",
         "sys/fs/cgroup/cpu.stat": "nr_periods 9\nnr_throttled 9\n",
     }
-    assert machine.cpu_periods(system(tmp_path, files)) == (40, 30)
-    assert machine.cpu_periods(str(tmp_path / "nowhere")) == (0, 0)
+    assert machine.cpu_periods(machine.quota_groups(system(tmp_path, files))) == (40, 30)
+    assert machine.cpu_periods(machine.quota_groups(str(tmp_path / "nowhere"))) == (0, 0)
 
 
 @for_each("quota, usable", [("50000", 1), ("100000", 1), ("100000000", None)])

@@ -7,7 +7,7 @@ as on other systems, the answer is None.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import ceil
 from os.path import join
 
@@ -21,6 +21,7 @@ __all__ = [
     "free_bytes",
     "memory_bytes",
     "memory_limit",
+    "quota_groups",
     "run_delay_s",
     "usable_cpus",
 ]
@@ -104,15 +105,19 @@ def busy_s(of: list[int], root: str = _ROOT) -> float | None:
     return ticks / _configured("SC_CLK_TCK", 100) if found else None
 
 
-def cpu_periods(root: str = _ROOT) -> tuple[int, int]:
-    """Periods of CPU quotas that have passed for the cgroups of this process, and those with a wait."""
+def quota_groups(root: str = _ROOT) -> list[str]:
+    """The folders of those cgroups of this process that limit its CPU time. To find them takes a millisecond."""
+    return [group for group in _cgroups(root, "cpu") if _quota(group) is not None]
+
+
+def cpu_periods(groups: Iterable[str]) -> tuple[int, int]:
+    """Periods of the CPU quotas of these cgroups that have passed, and those with a wait."""
     periods = throttled = 0
-    for group in _cgroups(root, "cpu"):
-        if _quota(group) is not None:
-            for line in _text(group, "cpu.stat").splitlines():
-                name, _, number = line.partition(" ")
-                periods += int(number) if name == "nr_periods" else 0
-                throttled += int(number) if name == "nr_throttled" else 0
+    for group in groups:
+        for line in _text(group, "cpu.stat").splitlines():
+            name, _, number = line.partition(" ")
+            periods += int(number) if name == "nr_periods" else 0
+            throttled += int(number) if name == "nr_throttled" else 0
     return periods, throttled
 
 

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 __all__ = ["History", "Snapshot"]
 
-_EVERY_S = 0.1
+#: how long until the next one: this, or this part of the run so far, or at the most this. To read all counters takes
+#: a third of a millisecond, for which the training loop waits
+_EVERY_S, _PART, _SELDOM_S = 0.1, 1 / 20, 0.5
 _MOST = 512
 #: how far two may be apart, as a share of how long ago they were
 _APART = 1 / 24
@@ -55,7 +57,8 @@ class History:
         if self._kept and self._kept[-1].names == names:
             names = self._kept[-1].names
         self._kept.append(_Kept(snapshot.now, names, array("d", snapshot.stats.values())))
-        self.due = snapshot.now + _EVERY_S
+        run_s = snapshot.now - self._kept[0].now
+        self.due = snapshot.now + min(max(_EVERY_S, run_s * _PART), _SELDOM_S)
         if len(self._kept) <= _MOST:
             return
         first, *rest = self._kept
