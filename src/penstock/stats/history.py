@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 __all__ = ["History", "Snapshot"]
 
-#: how long until the next one: this, or this part of the run so far, or at the most this. To read all counters takes
-#: a third of a millisecond, for which the training loop waits
+#: how long until the next one: this, or this part of the run so far, or at the most this. To read all counters
+#: takes a third of a millisecond, for which the training loop waits
 _EVERY_S, _PART, _SELDOM_S = 0.1, 1 / 20, 0.5
 _MOST = 512
 #: how far two may be apart, as a share of how long ago they were
