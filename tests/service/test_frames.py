@@ -72,6 +72,18 @@ def test_messages_are_whole_whatever_pieces_they_come_in(seed):
     assert found == sent
 
 
+@for_each("size", [10, 5000, 70_000])
+def test_a_heartbeat_between_two_frames_of_a_message_belongs_to_neither(pair, size):
+    """libzmq sends one whenever its time has come, between two messages or two frames of one."""
+    ours, theirs = pair
+    ping, frame = written([b"\x04PING\0\0"], COMMAND), bytes(size)
+    theirs.sendall(bytes([1, 4]) + b"head" + ping + written([frame, frame]) + ping)
+    frames = Frames(ours, Recycler())
+    found = [(bool(flags & COMMAND), [bytes(one) for one in parts]) for flags, parts in iter(frames.message, None)]
+    heartbeat = (True, [b"\x04PING\0\0"])
+    assert found == [heartbeat, (False, [b"head", frame, frame]), heartbeat]
+
+
 @for_each(
     "data",
     [

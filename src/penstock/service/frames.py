@@ -73,6 +73,11 @@ class Frames:
                         return None
                     continue
                 frame = found
+            if self._flags & COMMAND:
+                # libzmq sends its heartbeats between two frames of a message too.
+                self._nbytes -= frame.nbytes
+                self.hungry = False
+                return self._flags, [frame]
             self._frames.append(frame)
             if not self._flags & _MORE:
                 frames, self._frames, self._nbytes = self._frames, [], 0
