@@ -11,6 +11,7 @@ from tests.cases import for_each
 
 import penstock as ps
 from penstock.core.tuning import Seen, Tuner
+from penstock.core.workers import LOCK
 from penstock.stats.calls import Timing
 from penstock.stats.counters import StageCounters
 
@@ -32,8 +33,9 @@ class Simulated:
     def __post_init__(self) -> None:
         self.computes_s = self.computes_s or [0.0] * len(self.waits_s)
         self.random = random.Random(1)
-        self.now = self.made = self.cpu_s = self.wait_s = 0.0
+        self.now = self.made = self.wait_s = 0.0
         self.busy_s = [0.0] * len(self.waits_s)
+        self.cpu_s = [0.0] * len(self.waits_s)
 
     def rate(self, workers: list[int]) -> float:
         """What these workers make, if the loop takes it."""
@@ -48,13 +50,13 @@ class Simulated:
         self.now += seconds
         self.made += taken * seconds
         self.wait_s += max(0.0, 1 - taken / self.wanted) * seconds
-        self.cpu_s += taken * sum(self.computes_s) * seconds
         for number, (wait, compute) in enumerate(zip(self.waits_s, self.computes_s, strict=True)):
             # Whoever waits for a CPU or for the lock is busy all the same.
             crowded = workers[number] if taken >= min(self.locked, 1e9) else taken * (wait + compute)
             self.busy_s[number] += min(crowded, workers[number]) * seconds
+            self.cpu_s[number] += taken * compute * seconds
         computing = tuple(c / (w + c or 1.0) for w, c in zip(self.waits_s, self.computes_s, strict=True))
-        return Seen(self.now, self.made, tuple(self.busy_s), computing, self.cpu_s, self.wait_s)
+        return Seen(self.now, self.made, tuple(self.busy_s), computing, tuple(self.cpu_s), self.wait_s)
 
 
 def tuned(
@@ -149,18 +151,18 @@ def test_when_the_data_gets_slower_the_search_begins_anew():
 def test_worker_processes_that_start_are_not_busy_with_samples():
     tuner = Tuner([256, 8], 2.0)
     for now in (0.0, 0.5, 1.0, 5.0):  # by its counters the second place computes all the time
-        assert not tuner.look(Seen(now, 40, (0.1, now), (0.0, 1.0), 0.0, now, starting=True))
-    assert not tuner.look(Seen(6.0, 41, (0.1, 6.0), (0.0, 1.0), 0.0, 6.0))  # it has just come
+        assert not tuner.look(Seen(now, 40, (0.1, now), (0.0, 1.0), (0.0, 0.0), now, starting=True))
+    assert not tuner.look(Seen(6.0, 41, (0.1, 6.0), (0.0, 1.0), (0.0, 0.0), 6.0))  # it has just come
 
     assert not tuner.settled
 
 
 def test_a_window_does_not_reach_from_before_the_first_batch_to_after_it():
     tuner = Tuner([256], CPUS)
-    tuner.look(Seen(0.0, 0, (0.0,), (0.0,), 0.0, 0.0, begun=False))
+    tuner.look(Seen(0.0, 0, (0.0,), (0.0,), (0.0,), 0.0, begun=False))
 
     # The loop has waited 0.49 s, which was start-up, and 0.01 s since then.
-    assert not tuner.look(Seen(0.5, 40, (0.5,), (0.0,), 0.0, 0.01))
+    assert not tuner.look(Seen(0.5, 40, (0.5,), (0.0,), (0.0,), 0.01))
     assert not tuner.settled
 
 
@@ -169,7 +171,7 @@ def test_a_pause_of_the_training_loop_says_nothing():
     tuner = Tuner([256], CPUS)
     tuner.look(pipeline.pass_time(tuner.workers, 0.1))
 
-    assert not tuner.look(Seen(60.0, 11, (0.2,), (0.0,), 0.0, 0.2))
+    assert not tuner.look(Seen(60.0, 11, (0.2,), (0.0,), (0.0,), 0.2))
     assert tuner.workers == [1]
 
 
@@ -187,8 +189,9 @@ class Crowded:
     untimed_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.now = self.made = self.cpu_s = self.wait_s = 0.0
+        self.now = self.made = self.wait_s = 0.0
         self.busy_s = [0.0] * len(self.computes_s)
+        self.cpu_s = [0.0] * len(self.computes_s)
 
     def pass_time(self, workers: list[int], seconds: float) -> Seen:
         # All workers of the slowest stage want a CPU all the time, and others as far as they are needed.
@@ -198,10 +201,10 @@ class Crowded:
         self.now += seconds
         self.made += speed / slowest * seconds
         self.wait_s += 0.9 * seconds
-        self.cpu_s += speed * sum(busy) * seconds
+        self.cpu_s = [before + speed * one * seconds for before, one in zip(self.cpu_s, busy, strict=True)]
         self.busy_s = [before + one * seconds for before, one in zip(self.busy_s, busy, strict=True)]
         computing = (speed if self.now < self.untimed_s else 1.0,) * len(busy)
-        return Seen(self.now, self.made, tuple(self.busy_s), computing, self.cpu_s, self.wait_s)
+        return Seen(self.now, self.made, tuple(self.busy_s), computing, tuple(self.cpu_s), self.wait_s)
 
 
 @for_each("untimed_s", [0.0, 0.4])
@@ -225,32 +228,89 @@ def test_stages_that_wait_for_a_cpu_share_the_budget(neighbours):
     assert ("of 2 CPUs and wait for" if neighbours else "use 1.8 of 2 CPUs") in tuner.settled
 
 
+@for_each("neighbours", [0, 2, 6])
+def test_all_cpus_of_the_machine_are_used_where_one_more_worker_is_needed_for_that(neighbours):
+    pipeline = Crowded([0.002, 0.016, 0.006, 0.004], neighbours)
+
+    tuner, chosen = tuned(pipeline, 6, Tuner([8] * 4, 2.0, whole=True))
+    _, later = tuned(pipeline, 300, tuner)
+
+    assert chosen == [[1, 1, 1, 1], [1, 2, 1, 1]]
+    assert later == [[1, 2, 1, 1]]
+    assert "of 2 CPUs" in tuner.settled
+
+
+@for_each("neighbours", [0, 1, 6])
+@for_each("cpus", [1.0, 2.0, 4.0])
+def test_a_stage_that_uses_all_cpus_of_the_machine_gets_one_worker_for_each(neighbours, cpus):
+    pipeline = Crowded([0.01], neighbours, cores=cpus)
+
+    tuner, chosen = tuned(pipeline, 10, Tuner([16], cpus, whole=True))
+
+    assert tuner.workers == max(chosen) == [cpus]
+
+
+def test_one_more_worker_that_gains_nothing_is_let_go():
+    # One worker each needs 1.75 CPUs, and the interpreter lock lets hardly more through than one worker makes.
+    pipeline = Simulated([0.0] * 4, [0.002, 0.016, 0.006, 0.004], locked=63, cpus=2.0)
+
+    tuner, chosen = tuned(pipeline, 10, Tuner([8] * 4, 2.0, whole=True))
+
+    assert chosen == [[1, 1, 1, 1], [1, 2, 1, 1], [1, 1, 1, 1]]
+    assert tuner.settled == "more workers made it no faster"
+
+
+@for_each("worked_s, computing", [(0.01, 1.0), (0.002, 0.2), (0.011, 1.0)])
+def test_a_worker_process_does_not_compute_while_its_ticket_is_on_the_way(worked_s, computing):
+    counters = StageCounters(0.0)
+    counters.advance(5.0, 0, 1, 0.0)  # the process starts, and the first ticket waits for it
+    counters.measured(worked_s, worked_s)
+    counters.worked(worked_s)
+    for ticket in range(1, 20):
+        counters.advance(5.0 + ticket * 0.01, 0, 1, 0.0)
+        counters.measured(worked_s, worked_s)
+        counters.worked(worked_s)
+
+    assert counters.computing == pytest.approx(computing)
+
+
+def test_time_that_a_stage_has_to_spare_and_waits_for_a_cpu_in_needs_no_more_cpus():
+    tuner = Tuner([8, 8], 2.0, whole=True)
+    tuner.look(Seen(0.0, 0, (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), 0.0))
+
+    # The first stage computes for a third of the time, and is at it for all of it: others have the CPU.
+    for now in (1.0, 2.0):
+        tuner.look(Seen(now, 500 * now, (now, now), (1.0, 1.0), (0.35 * now, now), 0.9 * now))
+
+    assert tuner.workers == [1, 2]
+
+
 def test_a_stage_that_sleeps_grows_beside_one_that_waits_for_a_cpu():
     tuner = Tuner([256, 8], 4.0)
-    tuner.look(Seen(0.0, 0, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0))
+    tuner.look(Seen(0.0, 0, (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), 0.0))
 
-    assert tuner.look(Seen(0.5, 50, (0.5, 0.1), (0.05, 1.0), 0.06, 0.45))
+    assert tuner.look(Seen(0.5, 50, (0.5, 0.1), (0.05, 1.0), (0.02, 0.04), 0.45))
     assert tuner.workers == [5, 1]
 
 
 def test_cpus_that_stages_of_a_given_number_need_are_not_given_away():
     tuner = Tuner([8], 4.0)
-    tuner.look(Seen(0.0, 0, (0.0, 0.0), (0.0, 0.0), 0.0, 0.0))
+    tuner.look(Seen(0.0, 0, (0.0, 0.0), (0.0, 0.0), (0.0, 0.0), 0.0))
 
     # All three workers wait for a CPU half of their time; two are those of a stage with `workers=2`.
-    assert tuner.look(Seen(0.5, 50, (0.5, 1.0), (1.0, 1.0), 0.75, 0.45)) is False
+    assert tuner.look(Seen(0.5, 50, (0.5, 1.0), (1.0, 1.0), (0.25, 0.5), 0.45)) is False
     assert tuner.settled == "the stages use 1.5 of 4 CPUs and wait for 1.5 more"
 
 
 def test_workers_that_were_asleep_and_now_compute_become_fewer():
     tuner = Tuner([256], 2.0)
-    seen = Seen(0.0, 0, (0.0,), (0.0,), 0.0, 0.0)
+    seen = Seen(0.0, 0, (0.0,), (0.0,), (0.0,), 0.0)
     tuner.look(seen)
-    tuner.look(Seen(0.5, 50, (0.5,), (0.0,), 0.0, 0.45))
+    tuner.look(Seen(0.5, 50, (0.5,), (0.0,), (0.0,), 0.45))
     assert tuner.workers == [5]
 
-    tuner.look(Seen(1.0, 50, (0.5,), (1.0,), 0.0, 0.45))
-    tuner.look(Seen(1.5, 250, (3.0,), (1.0,), 0.7, 0.9))
+    tuner.look(Seen(1.0, 50, (0.5,), (1.0,), (0.0,), 0.45))
+    tuner.look(Seen(1.5, 250, (3.0,), (1.0,), (0.7,), 0.9))
 
     assert tuner.workers == [2]
     assert tuner.settled == "the stages use 1.4 of 2 CPUs and wait for 3.6 more"
@@ -268,6 +328,27 @@ def test_whoever_waits_for_a_cpu_neither_sleeps_nor_computes(cpu_s, delay_s, com
 
 
 # ---------------------------------------------------------------------- in a loader
+
+
+def test_a_process_that_has_not_answered_is_starting():
+    with ps.from_sequence(range(10**6)).map(abs, workers="auto", on="process").loader() as loader:
+        samples = iter(loader)
+        next(samples)
+        tuning = loader._engine.tuning
+        (crew,) = tuning._crews
+        with LOCK:
+            assert not tuning._seen(0.0).starting
+
+            crew.workers[0].front.answered = False
+            assert tuning._seen(0.0).starting
+
+
+def test_tickets_of_a_loader_are_on_the_way_to_a_process_for_a_part_of_the_time():
+    with ps.from_sequence(range(400)).map(abs, workers=1, on="process").loader(inline=False) as loader:
+        assert list(loader) == list(range(400))
+        (counters,) = [lane.counters for lane in loader._engine.all_lanes if lane.remote]
+
+        assert 0 < counters._worked_s < counters._held_s < counters.working_s
 
 
 def rest(x: int) -> int:

@@ -11,6 +11,11 @@ A busy worker counts against the CPU budget with the share of its time that it w
 free. By CPU time alone, workers that wait for a CPU on a busy machine would seem to sleep, and more would be added
 for which there are no CPUs.
 
+The budget may leave less than one CPU unused, too little for another worker that computes all the time. If the
+budget is all CPUs of the machine, the slowest stage still gets that worker, provided the rate rises: the operating
+system keeps the use within the budget. With a smaller budget the stage does not get it, as nothing would keep the
+worker from using a whole CPU.
+
 After that the numbers stay, unless the loop waits again and the rate has fallen for several windows in a row. Each
 new search waits twice as long for that as the one before, so the numbers do not go up and down for ever.
 """
@@ -22,6 +27,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from penstock.machine import usable_cpus
 from penstock.plan.plan import Stage
 from penstock.stats.counters import StageCounters
 
@@ -29,6 +35,8 @@ __all__ = ["Seen", "Tuner", "Tuning", "as_code"]
 
 #: a window is at least as long; it ends without the samples it should have seen after the longest time
 _WINDOW_S, _LONGEST_S = 0.25, 2.0
+#: the same for windows before and after a worker is added for a part of which there are CPUs: that gains little
+_WEIGHING_S = 1.0
 #: samples that make a window worth judging
 _ENOUGH = 16
 #: after a change, new workers get so long to come before a window begins
@@ -37,6 +45,10 @@ _COMING_S = 2.0
 _FIRST_STEP, _LAST_STEP = 4.0, 1.3
 #: a step pays if at least this share of what it adds arrives
 _PAYS = 0.2
+#: the budget has room for a part of a worker if it is so many times what the stages need
+_LEFT = 1.02
+#: a place limits the others if its workers are busy for this share of the time
+_LIMITS = 0.8
 #: rates that differ by less are the same
 _CLOSE = 0.95
 #: the loop waits if it does so for more than this share of the time
@@ -67,8 +79,9 @@ class Seen(NamedTuple):
     busy_s: tuple[float, ...]
     #: the shares of that time that they would be on a CPU if one were always free
     computing: tuple[float, ...]
-    #: CPU seconds of all stages, and seconds that the training loop waited
-    cpu_s: float
+    #: CPU seconds of each of them
+    cpu_s: tuple[float, ...]
+    #: seconds that the training loop waited
     wait_s: float
     #: all workers that were asked for are here
     complete: bool = True
@@ -82,17 +95,19 @@ class Tuner:
     """Finds the number of workers of each place, from one look to the next.
 
     >>> tuner = Tuner([256], cpus=2)
-    >>> tuner.look(Seen(0.0, 0, (0.0,), (0.0,), 0.0, 0.0))
+    >>> tuner.look(Seen(0.0, 0, (0.0,), (0.0,), (0.0,), 0.0))
     False
-    >>> tuner.look(Seen(0.5, 50, (0.5,), (0.0,), 0.0, 0.45))      # one worker, always asleep; the loop waits
+    >>> tuner.look(Seen(0.5, 50, (0.5,), (0.0,), (0.0,), 0.45))      # one worker, always asleep; the loop waits
     True
     >>> tuner.workers
     [5]
     """
 
-    def __init__(self, most: Sequence[int], cpus: float) -> None:
+    def __init__(self, most: Sequence[int], cpus: float, whole: bool = False) -> None:
         self._most = list(most)
         self._cpus = cpus
+        #: the budget is all CPUs of the machine
+        self._whole = whole
         #: how many workers each place has now
         self.workers = [1] * len(self._most)
         #: why the search has ended; nothing while it goes on
@@ -108,6 +123,8 @@ class Tuner:
         #: rates found in this search, with the workers that made them; the last is from before the step under way
         self._tried: list[tuple[float, list[int]]] = []
         self._stepped = False
+        #: a worker was added, or is about to be, for a part of which there are CPUs
+        self._weighing = False
         #: the rate at the end of the search, and windows since then in which more was needed
         self._rate = 0.0
         self._needy = 0
@@ -121,7 +138,7 @@ class Tuner:
             return False
         passed, made = seen.now - began.now, seen.made - began.made
         enough = max(_ENOUGH, 2 * max(self.workers))
-        if passed < _WINDOW_S or (made < enough and passed < _LONGEST_S):
+        if passed < (_WEIGHING_S if self._weighing else _WINDOW_S) or (made < enough and passed < _LONGEST_S):
             return False
         old = list(self.workers)
         (self._keep if self.settled else self._search)(_window(began, seen))
@@ -143,11 +160,17 @@ class Tuner:
             self._settle(window.rate, _IDLE)
             return
         step = min(self._step, self._cpus / window.demand if window.demand > 0 else math.inf)
-        if step < 1.1:
-            self._settle_on_best(_used_up(window, self._cpus))
-            self.workers = list(map(partial(_fitting, step), self.workers, window.places))
+        one_more = self._one_more(window, step)
+        if one_more is not None and not self._weighing:
+            self._weighing = True
+            self._tried.pop()  # it is measured again, for longer
             return
-        wanted = list(map(partial(_wanted, step), self.workers, self._most, window.places))
+        if one_more is None and step < 1.1:
+            self._settle_on_best(_used_up(window, self._cpus))
+            fitting = partial(_fitting, step, self._whole)
+            self.workers = list(map(fitting, self.workers, window.places))
+            return
+        wanted = one_more or self._wanted(window, step)
         if wanted == self.workers:
             full = any(one == most for one, most in zip(self.workers, self._most, strict=True))
             used_up = _used_up(window, self._cpus) if step < self._step else _OTHERS
@@ -155,6 +178,22 @@ class Tuner:
             return
         self._step, self._stepped = step, True
         self.workers = wanted
+
+    def _wanted(self, window: _Window, step: float) -> list[int]:
+        return list(map(partial(_wanted, step), self.workers, self._most, window.places))
+
+    def _one_more(self, window: _Window, step: float) -> list[int] | None:
+        """The workers with one more in the slowest stage, if the budget has room for a part of it only."""
+        if not self._whole or not _LEFT <= step < self._step or self._wanted(window, step) != self.workers:
+            return None
+        # Of the places, those that are tuned come first. Not only the slowest may be busy all the time: others wait
+        # for a CPU.
+        shares = [place.cpu / count for place, count in zip(window.places, self.workers, strict=False)]
+        slowest = max(range(len(shares)), key=shares.__getitem__)
+        place, count = window.places[slowest], self.workers[slowest]
+        if count >= self._most[slowest] or place.busy < _LIMITS * count or not place.computes:
+            return None
+        return [count + (number == slowest) for number, count in enumerate(self.workers)]
 
     def _step_back(self, window: _Window) -> None:
         """The step has not paid: try a smaller one from where it began, or end the search."""
@@ -187,14 +226,21 @@ class Tuner:
 
 
 class _Place(NamedTuple):
-    """How many workers of a place were busy on average, and the share of that in which they needed a CPU."""
+    """How many workers of a place were busy on average, the share of that in which they needed a CPU, CPUs used."""
 
     busy: float
     computing: float
+    cpu: float
 
     @property
     def computes(self) -> bool:
         return self.computing > 0.5
+
+    @property
+    def demand(self) -> float:
+        """CPUs that its workers used, or would have used had they been free."""
+        # Libraries may start threads in a worker, so that it uses more CPUs than one.
+        return max(self.cpu, self.busy * self.computing)
 
 
 class _Window(NamedTuple):
@@ -203,14 +249,20 @@ class _Window(NamedTuple):
     rate: float
     #: those that are tuned, then the stages whose number is given
     places: Sequence[_Place]
-    cpu: float
     waits: float
+
+    @property
+    def cpu(self) -> float:
+        return sum(place.cpu for place in self.places)
 
     @property
     def demand(self) -> float:
         """CPUs that the stages would use if so many were free."""
-        # Libraries may start threads in a worker, so that it uses more CPUs than one.
-        return max(self.cpu, sum(place.busy * place.computing for place in self.places))
+        # A stage that is not the slowest has time to wait for a CPU: with more CPUs it would wait less and use no
+        # more, unless the slowest became faster. So the stage that computes most speaks for all.
+        most = max(self.places, key=lambda place: place.cpu)
+        delay = most.demand / most.cpu if most.cpu > 0 else math.inf
+        return min(sum(place.demand for place in self.places), delay * self.cpu if self.cpu > 0 else math.inf)
 
 
 def _comparable(began: Seen, seen: Seen) -> bool:
@@ -222,11 +274,13 @@ def _comparable(began: Seen, seen: Seen) -> bool:
 
 def _window(began: Seen, seen: Seen) -> _Window:
     passed = seen.now - began.now
-    busy = [(one - before) / passed for one, before in zip(seen.busy_s, began.busy_s, strict=True)]
+    busy, cpu = (
+        [(one - before) / passed for one, before in zip(after, earlier, strict=True)]
+        for after, earlier in ((seen.busy_s, began.busy_s), (seen.cpu_s, began.cpu_s))
+    )
     return _Window(
         (seen.made - began.made) / passed,
-        list(map(_Place, busy, seen.computing)),
-        (seen.cpu_s - began.cpu_s) / passed,
+        list(map(_Place, busy, seen.computing, cpu)),
         (seen.wait_s - began.wait_s) / passed,
     )
 
@@ -237,9 +291,12 @@ def _wanted(step: float, workers: int, most: int, place: _Place) -> int:
     return min(max(workers, needed), most)
 
 
-def _fitting(step: float, workers: int, place: _Place) -> int:
+def _fitting(step: float, whole: bool, workers: int, place: _Place) -> int:
     """Workers that a place keeps where the stages need 1 / `step` times the CPU budget; at least one."""
-    return min(workers, max(1, round(step * place.busy))) if place.computes and step < 1 else workers
+    if not place.computes or step >= 1:
+        return workers
+    needed = math.ceil(step * place.busy - 0.05) if whole else round(step * place.busy)
+    return min(workers, max(1, needed))
 
 
 def _used_up(window: _Window, cpus: float) -> str:
@@ -253,6 +310,12 @@ def _computing(group: Sequence[StageCounters]) -> float:
     """The share of the time at work of stages that share workers in which these needed a CPU."""
     working_s = sum(one.working_s for one in group)
     return sum(one.working_s * one.computing for one in group) / working_s if working_s > 0 else 0.0
+
+
+def _has_unborn(crew: Any) -> bool:
+    """Whether a worker process of the crew has not answered yet: its start takes CPUs from the others."""
+    fronts = [getattr(worker, "front", None) for worker in crew.workers]
+    return any(front is not None and not front.answered for front in fronts)
 
 
 class Tuning:
@@ -271,10 +334,13 @@ class Tuning:
         found = [crew for crew in self._engine.crews.values() if crew.auto]
         if found != self._crews:
             self._crews = found
-            self._tuner = Tuner([crew.most for crew in found], self._cpus) if found else None
+            self._tuner = self._new_tuner() if found else None
         for crew in found:
             self._resize(crew, crew.size)
         return self._tuner is not None
+
+    def _new_tuner(self) -> Tuner:
+        return Tuner([crew.most for crew in self._crews], self._cpus, whole=self._cpus >= usable_cpus())
 
     def look(self, now: float) -> None:
         """Look at the counters, and change the number of workers if that promises more."""
@@ -304,11 +370,11 @@ class Tuning:
             max(lane.counters.samples for lane in lanes),
             tuple(sum(one.working_s for one in group) for group in counters),
             tuple(map(_computing, counters)),
-            sum(lane.counters.cpu_s for lane in lanes),
+            tuple(sum(one.cpu_s for one in group) for group in counters),
             engine.counters.waited_s(now),
             all(crew.settled for crew in self._crews),
             # The first ticket of a stage is always timed.
-            any(lane.remote and not lane.counters.timed_s for lane in lanes),
+            any(lane.remote and not lane.counters.timed_s for lane in lanes) or any(map(_has_unborn, self._crews)),
             engine.counters.startup_s is not None,
         )
 

@@ -118,6 +118,8 @@ class _Front:
         #: those of them that nobody waits for; any thread may add to it
         self.unwanted: deque[int] = deque()
         self.stillborn = 0
+        #: the process, or one before it, has said something
+        self.answered = False
         self._unreplaced = False
         self._forget_process()
         worker.front = self
@@ -253,7 +255,7 @@ class _Front:
                 connection = self._connected()
                 self._wait(connection)
                 message = connection.wire.receive(deadline=self._patience())
-                self.stillborn = 0
+                self.stillborn, self.answered = 0, True
                 kind, *said = message.head
                 if kind != "need":
                     break
@@ -323,6 +325,8 @@ class _Front:
             if after is not None and after.ahead:
                 after.stage_run.promoted(after)
             garbage: list[Any] = engine.handed_in(job, self.worker)
+            if seconds > 0:
+                job.stage_run.lane.counters.worked(seconds)
             if after is not None:
                 engine.tasks[self.worker] = after
             return garbage

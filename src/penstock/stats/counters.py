@@ -42,10 +42,13 @@ class StageCounters:
     __slots__ = (
         "_fill",
         "_fill_s",
+        "_held_s",
         "_measured_cpu_s",
         "_measured_s",
         "_undelayed_cpu_s",
         "_undelayed_s",
+        "_worked_s",
+        "_working_before_s",
         "blocked",
         "cpu_due",
         "cpu_s",
@@ -95,6 +98,9 @@ class StageCounters:
         self.timed_delay_s = 0.0
         #: time of timed tickets without that in which no CPU was free, and CPU time, the latest ones counted most
         self._undelayed_s = self._undelayed_cpu_s = 0.0
+        #: of worker processes: time that they held tickets and that they were at work on them, the latest counted
+        #: most; and `working_s` when the last ticket came back
+        self._held_s = self._worked_s = self._working_before_s = 0.0
         self.ops: dict[int, CallTimes] = {}
         self._fill_s = 0.0
         self._fill = 0.0
@@ -123,6 +129,13 @@ class StageCounters:
         for step, calls, times in timing.ops:
             self.ops.setdefault(step, CallTimes()).add(calls, times)
 
+    def worked(self, seconds: float) -> None:
+        """A worker process was at work on a ticket for so long; `working_s` also has its way there and back."""
+        if self._working_before_s:  # the first ticket waits for the start of its process
+            self._held_s = self._held_s * _FADES + self.working_s - self._working_before_s
+            self._worked_s = self._worked_s * _FADES + seconds
+        self._working_before_s = self.working_s
+
     def advance(self, now: float, idle: int, working: int, fill: float) -> None:
         """Until `now`, `idle` slots had nothing to do and `working` had; the outlet was filled so far."""
         passed = now - self.last
@@ -141,14 +154,16 @@ class StageCounters:
 
     @property
     def computing(self) -> float:
-        """The share of the time at work that workers would be on a CPU if one were always free; up to 1.
+        """The share of `working_s` that workers would be on a CPU if one were always free; up to 1.
 
         Time in which no CPU is free is left out, rather than counted as work: whoever sleeps waits for a CPU too,
-        each time it wakes. Where the system does not tell of such time, it is the share on a CPU.
+        each time it wakes. Where the system does not tell of such time, it is the share on a CPU. A worker process
+        does not compute while its ticket is on the way to it, or the result on the way back.
         """
         measured = self._measured_cpu_s / self._measured_s if self._measured_s > 0 else 0.0
         timed = self._undelayed_cpu_s / self._undelayed_s if self._undelayed_s > 0 else 0.0
-        return min(max(measured, timed), 1.0)
+        at_work = min(self._worked_s / self._held_s, 1.0) if self._held_s > 0 else 1.0
+        return min(max(measured, timed), 1.0) * at_work
 
     @property
     def occupancy(self) -> float:
