@@ -5,7 +5,6 @@ import asyncio
 import builtins
 import dataclasses
 import gc
-import io
 import json
 import linecache
 import os
@@ -13,7 +12,6 @@ import pickle
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 import traceback
 import types
@@ -27,7 +25,7 @@ from hypothesis import strategies as st
 from tests.cases import for_each
 from tests.random_examples import examples
 
-from penstock.errors import CodecError, LengthUnknown, PlanError, Skip, StageTimeout
+from penstock.errors import CodecError, LengthUnknown, PlanError, Skip
 from penstock.memory import exceptions
 from penstock.memory.exceptions import packed, unpacked
 
@@ -338,13 +336,6 @@ def test_an_object_without_repr_is_named_by_its_class():
     assert type(crossed(exc).odd) is str
 
 
-def test_a_large_text_that_cannot_be_decoded_can_be_printed():
-    exc = raised((bytes(3 << 20) + b"\xff").decode)
-    back = crossed(exc)
-    assert (back.start, len(back.object)) == (3 << 20, 1 << 16)
-    assert "invalid start byte" in str(back)
-
-
 class Rebuilding:
     def __reduce__(self):
         return int, ("seven",)
@@ -582,39 +573,15 @@ def test_what_is_no_exception_travels_too(cls):
     assert (type(back), back.args) == (cls, ("x",))
 
 
-def test_a_pickle_that_becomes_too_large_ends_early():
-    class Endless:
-        def __reduce__(self):
-            return list, (), None, (str(n) * 100 for n in range(1 << 60))
-
-    exc = ValueError()
-    exc.endless, exc.file = Endless(), io.StringIO("x")
-    assert "is too large to be sent" in notes(crossed(exc))[0]
-
-
-def test_large_values_stay_in_the_worker():
-    exc = ValueError("m" * (2 << 20), b"b" * (2 << 20))
-    exc.batch, exc.small = [bytes(100_000) + bytes([n]) for n in range(100)], bytes(500_000)
-    data = packed(exc)
-    back = unpacked(data)
-    assert len(data) < 1 << 20
-    assert (back.args[0], back.args[1]) == ("m" * (1 << 16), b"b" * (1 << 16))
-    assert (type(back.batch), back.small) == (str, exc.small)
-    assert "attribute 'batch' is too large to be sent from the worker: [b'\\x00" in notes(back)[2]
-    assert all(len(note) < 1500 for note in notes(back))
-
-
-def test_a_class_that_cannot_be_pickled_becomes_its_base(monkeypatch):
+def test_a_class_that_cannot_be_pickled_is_a_codec_error_with_its_repr():
     lock = threading.Lock()
 
     class Unsendable(PlanError):
         kept = lock
 
-    exc = Unsendable("x")
-    exc.extra = [1]
-    back = crossed(exc)
-    assert (type(back), back.args, back.extra) == (PlanError, ("x",), [1])
-    assert "<locals>.Unsendable in the worker, a class that could not be sent" in notes(back)[0]
+    back = crossed(Unsendable("x"))
+    assert type(back) is CodecError
+    assert "a worker raised Unsendable('x')" in str(back)
 
 
 def test_a_value_that_cannot_be_rebuilt_becomes_its_repr():
@@ -626,16 +593,8 @@ def test_a_value_that_cannot_be_rebuilt_becomes_its_repr():
     assert "attribute 'value' could not be sent from the worker: <" in notes(back)[0]
 
 
-def test_a_class_that_only_the_child_has_becomes_its_nearest_base(tmp_path):
-    (tmp_path / "only_in_the_child.py").write_text(
-        textwrap.dedent("""
-        from penstock.errors import StageTimeout
-        class Special(StageTimeout):
-            def __init__(self, seconds):
-                super().__init__(110, "late", "file")
-                self.seconds = seconds
-        """)
-    )
+def test_a_class_that_only_the_child_has_is_a_codec_error_with_its_repr_and_frames(tmp_path):
+    (tmp_path / "only_in_the_child.py").write_text("class Special(Exception):\n    pass\n")
 
     def run():
         import only_in_the_child
@@ -643,22 +602,21 @@ def test_a_class_that_only_the_child_has_becomes_its_nearest_base(tmp_path):
         raise only_in_the_child.Special(3)
 
     back = from_child(run, tmp_path)
-    assert type(back) is StageTimeout
-    assert (back.args, back.filename, back.seconds) == ((110, "late"), "file", 3)
-    assert "it was a only_in_the_child.Special in the worker" in "\n".join(notes(back))
+    assert type(back) is CodecError
+    assert "a worker raised Special(3), which could not be sent" in str(back)
+    assert "No module named 'only_in_the_child'" in str(back)
+    assert traceback.extract_tb(back.__traceback__)[-1].name == "run"
 
 
 @for_each("name", ["__cause__", "__context__", "inner"])
-def test_long_chains_are_cut(name):
+def test_a_chain_of_many_exceptions_arrives_in_some_way(name):
     exc = None
     for number in range(5000):
         before, exc = exc, ValueError(number)
         setattr(exc, name, before)
-    back, count = crossed(exc), 0
-    while isinstance(back, ValueError):
-        last, back, count = back, getattr(back, name), count + 1
-    assert count == exceptions.MOST_EXCEPTIONS
-    assert "left out, after 50 exceptions: ValueError(4949)" in notes(last)[-1]
+    back = crossed(exc)
+    assert type(back) is CodecError
+    assert "ValueError(4999)" in str(back)
 
 
 def test_what_cannot_be_sent_at_all_is_a_codec_error_with_its_repr_and_frames():

@@ -1,14 +1,11 @@
 """``loader(isolate=True)``: the same stream from a process of its own, and nothing lost when that dies."""
 
 import _thread
-import array
-import fcntl
 import gc
 import os
 import random
 import select
 import signal
-import termios
 import threading
 import time
 from contextlib import suppress
@@ -33,10 +30,8 @@ from tests.runtime.process_helpers import (
 )
 
 import penstock as ps
-from penstock.memory import block as block_module
 from penstock.remote import connection as connection_module
 from penstock.remote import isolated
-from penstock.remote.connection import Connection
 from penstock.remote.wire import Wire
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
@@ -209,25 +204,6 @@ def test_a_stopped_child_is_a_timeout(clock, monkeypatch):
         assert list(loader) == list(range(60))
 
 
-def test_a_child_stopped_in_the_middle_of_a_message_is_a_timeout(monkeypatch):
-    monkeypatch.setattr(block_module, "_MOST_BLOCKS", 0)  # so that batches go through the socket
-    wait = Connection.wait
-
-    def waits(line, *args):
-        found = wait(line, *args)
-        waiting = array.array("i", [0])
-        fcntl.ioctl(line.process.socket, termios.FIONREAD, waiting)
-        if waiting[0] > 10_000:
-            kill(line.process.pid, signal.SIGSTOP)
-        return found
-
-    with NUMBERS.map(lambda x: np.full(1_000_000, x), workers=1).loader(isolate=True, timeout_s=2) as loader:
-        monkeypatch.setattr(Connection, "wait", waits)
-        _, exc = until_error(loader)
-        assert type(exc) is ps.StageTimeout
-        monkeypatch.undo()
-
-
 @pytest.mark.parametrize("many", [1, 3])
 def test_what_comes_while_a_timeout_is_explained_is_not_lost(many, tmp_path, clock, monkeypatch):
     # A batch is late, but comes while the child is asked what holds it up. The next epoch must be whole.
@@ -240,10 +216,10 @@ def test_what_comes_while_a_timeout_is_explained_is_not_lost(many, tmp_path, clo
 
     holding = isolated.Isolated._holding
 
-    def slowly(self, line):
+    def slowly(self):
         release(tmp_path)
-        select.select([line.process.socket], [], [], 20)
-        return holding(self, line)
+        select.select([self._connection.process.socket], [], [], 20)
+        return holding(self)
 
     with NUMBERS.map(late, workers=1).loader(isolate=True, timeout_s=SOON_S) as loader:
         with monkeypatch.context() as patch, clock.runs_out("Isolated.read", after=lambda: met(tmp_path)):
@@ -449,21 +425,6 @@ def test_close_ends_a_stopped_process(ended):
     kill(pid, signal.SIGSTOP)
     loader.close()
     assert state(pid) == ""
-
-
-@pytest.mark.timeout(20)
-def test_a_stopped_process_that_takes_no_more_messages_is_replaced(monkeypatch):
-    monkeypatch.setattr(isolated, "_ANSWER_S", 0.5)
-    monkeypatch.setattr(isolated, "_WORD_S", 0.05)
-    with NUMBERS.map(lambda x: x, workers=1).loader(isolate=True, timeout_s=20) as loader:
-        state = loader.state_dict()
-        assert next(iter(loader)) == 0
-        (pid,) = workers()
-        kill(pid, signal.SIGSTOP)
-        while workers() == [pid]:
-            loader.start()
-            loader.load_state_dict(state)
-        assert list(loader) == list(range(60))
 
 
 # ---------------------------------------------------------------------- interrupts

@@ -625,30 +625,6 @@ def test_the_loaders_timeout_names_what_holds_a_batch_up(hang, tmp_path):
         assert "sample 6" in str(exc)
 
 
-def test_a_stopped_worker_that_is_sent_much_does_not_hold_up_a_call_with_a_timeout():
-    weight = bytes(3_000_000)
-    with ps.Processes(1) as pool:
-        (pid,) = ps.from_sequence([0]).map(lambda _: os.getpid(), on=pool)
-        kill(pid, signal.SIGSTOP)
-        await_true(lambda: state(pid) == "T", "the stop")
-        heavy = ps.from_sequence(range(3)).map(lambda x: x + len(weight), on=pool, timeout_s=LATE_S)
-        with heavy.loader(timeout_s=60) as loader:
-            assert list(loader) == [3_000_000, 3_000_001, 3_000_002]
-
-
-def test_a_worker_stopped_in_the_middle_of_a_message_does_not_hold_up_a_call_with_a_timeout(monkeypatch):
-    monkeypatch.setattr(block_module, "_MOST_BLOCKS", 0)
-    large = ps.from_sequence(range(3)).map(
-        lambda x: np.full(1_000_000, x), on="process", workers=1, timeout_s=LATE_S
-    )
-    with large.loader(timeout_s=60) as loader:
-        pid, go = in_the_middle_of_a_message(loader, monkeypatch)
-        kill(pid, signal.SIGSTOP)
-        await_true(lambda: state(pid) == "T", "the stop")
-        go.set()
-        assert [x[0] for x in loader] == [0, 1, 2]
-
-
 # ---------------------------------------------------------------------- crash loops
 
 

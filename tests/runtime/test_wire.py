@@ -3,12 +3,11 @@
 import os
 import socket
 import threading
-from time import perf_counter
 
 import numpy as np
 import pytest
 
-from penstock.remote.wire import Gone, Late, Wire
+from penstock.remote.wire import Gone, Wire
 
 
 @pytest.fixture
@@ -96,23 +95,6 @@ def test_descriptors_of_several_messages_that_come_at_once_go_to_their_own(wires
             os.close(got)
     for fd in (fd for pipe in pipes for fd in pipe):
         os.close(fd)
-
-
-def test_a_message_that_stops_in_the_middle_is_late(wires):
-    here, there = wires
-    one, other = socket.socketpair()
-    Wire(one).send(("chunk", "x" * 50))
-    here.sock.sendall(other.recv(1000)[:30])
-    with pytest.raises(Late):
-        there.receive(deadline=perf_counter() + 0.01)
-    one.close()
-    other.close()
-
-
-def test_a_message_that_nobody_takes_is_late(wires):
-    here, _ = wires
-    with pytest.raises(Late):
-        here.send(("chunk",), [bytes(10_000_000)], deadline=perf_counter() + 0.01)
 
 
 @pytest.mark.parametrize("fds", [False, True])

@@ -4,9 +4,9 @@
   constructor with its own signature is no obstacle.
 * **The same traceback**: when printed, it shows the frames of the worker. They hold no variables. Frames of
   penstock at the outer end are left out.
-* **It always arrives.** A value that cannot be sent becomes its repr, and a class that the other process cannot
-  import becomes its nearest base; a note on the exception says so. If nothing else helps, a `CodecError` with the
-  exception's repr stands in for it.
+* **It always arrives.** A value that cannot be sent becomes its repr, and a note on the exception says so. If the
+  exception itself cannot be sent, as where the other process cannot import its class, a `CodecError` with its repr
+  and its traceback stands in for it.
 
 `AttributeError.obj` does not travel.
 """
@@ -31,12 +31,7 @@ from penstock.memory.classes import Reference, find_class, needs_reference, refe
 
 __all__ = ["dumps", "packed", "unpacked"]
 
-#: a value that pickles into more bytes is not sent; of a string or bytes, the first `CUT` are
-LARGEST_BYTES, CUT = 1 << 20, 1 << 16
-#: exceptions that are sent with one: causes, contexts, members of groups
-MOST_EXCEPTIONS = 50
-
-_PLAIN = (int, float, complex, bool, type(None))
+_PLAIN = (int, float, complex, bool, type(None), str, bytes)
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -92,27 +87,13 @@ class _Outer(pickle.Pickler):
         return (unpacked, (packed(obj),)) if isinstance(obj, BaseException) else NotImplemented
 
 
-class _TooLarge(Exception):
-    """A value needs more bytes than are sent."""
-
-
-class _Limited(io.BytesIO):
-    """Ends a pickle as soon as it is too large."""
-
-    def write(self, data: Any) -> int:
-        if self.tell() + memoryview(data).nbytes > LARGEST_BYTES:
-            raise _TooLarge
-        return super().write(data)
-
-
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles exceptions in our way, wherever they are in a value. Pickle itself takes care of loops."""
 
-    def __init__(self, file: io.BytesIO, tried: dict[int, tuple[Any, str]]) -> None:
+    def __init__(self, file: io.BytesIO, tried: dict[int, tuple[Any, bool]]) -> None:
         super().__init__(file, 5)
-        #: by id, values with the reason why they cannot be sent; kept, so that no other value gets the id
+        #: by id, values and whether they can be sent; kept, so that no other value gets the id
         self.tried = tried
-        self.count = 0
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -123,26 +104,28 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
     def exception(self, exc: BaseException) -> Any:
-        self.count += 1
         cls, maker = type(exc), _maker(type(exc))
         notes = [note for note in getattr(exc, "__notes__", ()) if isinstance(note, str)]
         # The reduction of the builtin class, which knows what of its state is not in `args`.
         reduced: Any = maker.__reduce__(exc)
         _, args, *state = reduced
-        if issubclass(maker, BaseExceptionGroup):
-            args = args[0], args[1][:MOST_EXCEPTIONS]
         attributes: dict[str, Any] = {}
         try:
             maker.__new__(cls, *args)
         except Exception:  # a library in C has made it, and must make it again
             made: Any = pickle.loads, (cloudpickle.dumps(exc),)
         else:
-            values = [self.value(f"argument {number}", arg, notes) for number, arg in enumerate(args)]
-            made = _new, (_name(cls), _shown(exc), _references(cls), values)
+            # The members of a group are exceptions, which are sent as such.
+            values = [
+                list(arg)
+                if number and issubclass(maker, BaseExceptionGroup)
+                else self.value(f"argument {number}", arg, notes)
+                for number, arg in enumerate(args)
+            ]
+            made = _new, (reference(cls), values)
             attributes = self.attributes(exc, dict(state[0] or {}) if state else {}, notes)
-        links = [self.link(one, notes) for one in (exc.__cause__, exc.__context__)]
-        frames = _frames_of(exc.__traceback__)
-        return *made, (attributes, notes, *links, exc.__suppress_context__, frames), None, None, _fill
+        links = exc.__cause__, exc.__context__, exc.__suppress_context__
+        return *made, (attributes, notes, *links, _frames_of(exc.__traceback__)), None, None, _fill
 
     def attributes(self, exc: BaseException, found: dict[str, Any], notes: list[str]) -> dict[str, Any]:
         slots = copyreg._slotnames(type(exc))  # type: ignore[attr-defined]
@@ -153,59 +136,31 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             found.pop("obj", None)
         return {name: self.value(f"attribute {name!r}", value, notes) for name, value in found.items()}
 
-    def link(self, exc: BaseException | None, notes: list[str]) -> BaseException | None:
-        if exc is None or self.count < MOST_EXCEPTIONS:
-            return exc
-        notes.append(f"what came before it was left out, after {MOST_EXCEPTIONS} exceptions: {_shown(exc)}")
-        return None
-
     def value(self, what: str, value: Any, notes: list[str]) -> Any:
-        """The value if it can be sent, and else what there is to say about it."""
-        if type(value) in _PLAIN or (isinstance(value, (str, bytes)) and len(value) < CUT):
+        """The value if it can be sent, and else its repr."""
+        if type(value) in _PLAIN or issubclass(type(value), BaseException):
             return value
         if id(value) not in self.tried:
-            self.tried[id(value)] = value, ""  # it may hold itself
-            self.tried[id(value)] = value, self.obstacle(value)
-        why = self.tried[id(value)][1]
-        if not why:
+            self.tried[id(value)] = value, True  # it may hold itself
+            self.tried[id(value)] = value, self.sendable(value)
+        if self.tried[id(value)][1]:
             return value
-        notes.append(f"{what} {why}: {_shown(value)}")
-        # The C code of some exceptions counts on bytes or a string.
-        return value[:CUT] if isinstance(value, (str, bytes)) else _shown(value)
+        notes.append(f"{what} could not be sent from the worker: {_shown(value)}")
+        return _shown(value)
 
-    def obstacle(self, value: Any) -> str:
-        if issubclass(type(value), BaseException):
-            return "" if self.count < MOST_EXCEPTIONS else f"was left out, after {MOST_EXCEPTIONS} exceptions"
+    def sendable(self, value: Any) -> bool:
+        file = io.BytesIO()
         try:
-            file = _Limited()
-            inner = _Pickler(file, self.tried)
-            inner.count = self.count
-            inner.dump(value)
+            _Pickler(file, self.tried).dump(value)
             pickle.loads(file.getvalue())
-        except _TooLarge:
-            return "is too large to be sent from the worker"
         except BaseException:
-            return "could not be sent from the worker"
-        return ""
+            return False
+        return True
 
 
 def _maker(cls: type) -> Any:
     """The nearest builtin base. It can make an exception of any class that is written in Python."""
     return next(base for base in cls.__mro__ if base.__module__ == "builtins")
-
-
-def _references(cls: type) -> list[Reference]:
-    """The class, and its bases down to the builtin one."""
-    found = []
-    for base in cls.__mro__[: cls.__mro__.index(_maker(cls)) + 1]:
-        if issubclass(base, BaseException):
-            with contextlib.suppress(Exception):  # its definition cannot be pickled
-                found.append(reference(base))
-    return found
-
-
-def _name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _shown(value: object) -> str:
@@ -223,21 +178,12 @@ _SHORT.maxstring = _SHORT.maxother = 200
 # ---------------------------------------------------------------------- in the parent
 
 
-def _new(name: str, shown: str, references: list[Reference], args: list[Any]) -> BaseException:
-    failures: list[str] = []
-    for found in references:
-        try:
-            cls = find_class(*found)
-            maker = _maker(cls)
-            exc: BaseException = maker.__new__(cls, *args)
-            maker.__init__(exc, *args)
-        except (Exception, SystemExit) as failure:
-            failures.append(_shown(failure))
-            continue
-        if _name(cls) != name:
-            exc.add_note(f"it was a {name} in the worker, a class that could not be sent or imported here: {shown}")
-        return exc
-    raise TypeError(f"no class for it can be had here: {', '.join(failures)}")
+def _new(found: Reference, args: list[Any]) -> BaseException:
+    cls = find_class(*found)
+    maker = _maker(cls)
+    exc: BaseException = maker.__new__(cls, *args)
+    maker.__init__(exc, *args)
+    return exc
 
 
 def _fill(exc: BaseException, state: tuple[Any, ...]) -> None:

@@ -89,9 +89,9 @@ class Connection:
             os.close(fd)
         return self.desk
 
-    def send_parcel(self, head: Any, parcel: Parcel, deadline: float = inf) -> None:
+    def send_parcel(self, head: Any, parcel: Parcel) -> None:
         """Send a program, and with it the blocks of its arrays."""
-        self.wire.send(head, [parcel.data], [block.fd for block in parcel.blocks], deadline)
+        self.wire.send(head, [parcel.data], [block.fd for block in parcel.blocks])
 
     def lend(self, blocks: Blocks, ticket: int, layout: Layout) -> tuple[int | None, Sequence[bytearray]]:
         """The samples of a ticket: the number of the block they are in, or else the body of a message."""

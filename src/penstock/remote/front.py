@@ -30,20 +30,18 @@ from penstock.program.chunk import Chunk
 from penstock.program.desk import READING, Desk
 from penstock.remote.cargo import Cargo
 from penstock.remote.connection import Connection, Death, bury
-from penstock.remote.pools import end_with_interpreter, is_stopped
+from penstock.remote.pools import end_with_interpreter
 from penstock.remote.remote_task import Paused, RemoteTask, Sent, described
 from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
 from penstock.remote.trial import DEATHS_RUNNING, STILLBORN, STILLBORN_KILLED
-from penstock.remote.wire import Gone, Late, Message, Reply
+from penstock.remote.wire import Gone, Message, Reply
 from penstock.stats.calls import Timing
 
 __all__ = ["work_remote"]
 
 #: how long a process has to end by itself when it is not needed any more
 _GRACE_S = 0.3
-#: how long a message may take beyond the time of a call
-_MESSAGE_S = 1.0
 
 #: hands in what a ticket has made, under the lock; returns what is to be let go of outside of it
 HandIn = Callable[[], list[Any]]
@@ -167,7 +165,7 @@ class _Front:
         assert isinstance(job, Job)
         try:
             return self._give(job)
-        except (Gone, Late):
+        except Gone:
             return self._bury()
         except Exception as exc:
             failed = job.broken(exc)
@@ -194,15 +192,15 @@ class _Front:
         grant = connection.grant(lane.blocks, lane.block_estimate.nbytes if alike else 0)
         if job.chunks is not None:
             self.paused.pop(job.chunks.ticket, None)
-            connection.wire.send(("go", job.chunks.ticket, number, grant), deadline=self._patience())
+            connection.wire.send(("go", job.chunks.ticket, number, grant))
             return []
         if lane.number not in self._programs:
             parcel: Parcel = lane.parcel
             head = ("program", lane.number, lane.loader, parcel.token)
             if self._has_already(parcel):
-                connection.wire.send(head, deadline=self._patience())
+                connection.wire.send(head)
             else:
-                connection.send_parcel(head, parcel, self._patience())
+                connection.send_parcel(head, parcel)
             self._programs[lane.number] = weakref.ref(parcel)
         layout = laid_out(job)
         if not job.ticket.count:
@@ -210,9 +208,7 @@ class _Front:
             return [self._handing_in(job, Chunk([], (), job.task.ends_in), True)]
         block, body = (None, ()) if layout is None else connection.lend(lane.blocks, number, layout)
         header = None if layout is None else layout.header
-        connection.wire.send(
-            ("run", *request_for(job, number, header, block, grant)), body, deadline=self._patience()
-        )
+        connection.wire.send(("run", *request_for(job, number, header, block, grant)), body)
         return []
 
     def _has_already(self, parcel: Parcel) -> bool:
@@ -254,13 +250,13 @@ class _Front:
             while True:
                 connection = self._connected()
                 self._wait(connection)
-                message = connection.wire.receive(deadline=self._patience())
+                message = connection.wire.receive()
                 self.stillborn, self.answered = 0, True
                 kind, *said = message.head
                 if kind != "need":
                     break
                 self._on_need(connection, *said)
-        except (Gone, Late):
+        except Gone:
             return self._bury()
         except Exception as exc:
             # No memory for what it says: the rest of it could not be understood.
@@ -350,13 +346,6 @@ class _Front:
                 until = perf_counter() + min(left, timeout_s)
             if connection.wait(until):
                 return
-            if is_stopped(self.worker.process.pid):
-                self.worker.process.kill()
-
-    def _patience(self) -> float:
-        """By when a message that has begun to come must be here: where calls have a time, so has this."""
-        timeout_s = self.out[0].job.stage_run.lane.timeout_s
-        return inf if timeout_s is None else perf_counter() + timeout_s + _MESSAGE_S
 
     # ------------------------------------------------------------------ deaths
 

@@ -37,7 +37,7 @@ from penstock.remote.cargo import Cargo
 from penstock.remote.connection import Connection, bury
 from penstock.remote.preload import refuse_in_import
 from penstock.remote.trial import DEATHS_RUNNING_ISOLATED, Trial
-from penstock.remote.wire import Gone, Late, Message
+from penstock.remote.wire import Gone, Message
 from penstock.resume.schema import Edge, InputState, checked, plain_data
 from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
@@ -56,7 +56,7 @@ _IN_HAND = 2
 _SHARE = 4
 #: how long a process has to end by itself
 _GRACE_S = 0.3
-#: how long to wait for word of what holds up a batch, or to say that an epoch is over
+#: how long to wait for word of what holds up a batch
 _WORD_S = 1.0
 #: how long an answer may take; the process may just be importing what the pipeline needs
 _ANSWER_S = 60.0
@@ -153,10 +153,10 @@ class Isolated:
             self._tell("leave", run.number, whole)
 
     def _tell(self, *message: Any) -> None:
-        """Send a message that only this process needs: if it has ended or is stuck, the message is dropped."""
+        """Send a message that only this process needs: if it has ended, the message is dropped."""
         if self._connection is not None:
-            with suppress(Gone, Late), self._whole():  # if it is gone, the next epoch finds out
-                self._connection.wire.send(message, deadline=perf_counter() + _WORD_S)
+            with suppress(Gone), self._whole():  # if it is gone, the next epoch finds out
+                self._connection.wire.send(message)
 
     def replan(self, run: _Run, position: int) -> _Run:
         """The process does that itself."""
@@ -189,10 +189,8 @@ class Isolated:
                         with self._whole():
                             connection.wire.send(("asks", run.number, run.chunks))
                     if not connection.wait(deadline):
-                        raise StageTimeout(
-                            f"no batch within {timeout_s:g} s; held up by {self._holding(connection)}"
-                        )
-                    found = self._received(connection, run, deadline)
+                        raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding()}")
+                    found = self._received(connection, run)
                 except Gone:
                     if not self.closed:
                         self._bury(run)
@@ -220,13 +218,10 @@ class Isolated:
             self._drop_process()
             raise
 
-    def _received(self, connection: Connection, run: _Run, deadline: float) -> Chunk | bool:
+    def _received(self, connection: Connection, run: _Run) -> Chunk | bool:
         """Take in a message. Returns what it brings: a chunk of this epoch, or True for its end."""
-        try:
-            with self._whole():
-                found = self._heard(connection, run, connection.wire.receive(deadline=deadline))
-        except Late:
-            raise StageTimeout("no batch in time; its process has stopped in the middle of one") from None
+        with self._whole():
+            found = self._heard(connection, run, connection.wire.receive())
         if isinstance(found, BaseException):
             raise found
         return found
@@ -274,24 +269,14 @@ class Isolated:
             nbytes = min(nbytes, self._budget.allowed // (_CREDITS + _IN_HAND))
         connection.wire.send(("credit", connection.grant(self.blocks, nbytes)))
 
-    def _holding(self, connection: Connection) -> str:
+    def _holding(self) -> str:
         """What the stream waits for, as the process tells it."""
         try:
-            with self._whole():
-                connection.wire.send(("holding",))
-            deadline = perf_counter() + _WORD_S
-            while connection.wait(deadline):
-                with self._whole():
-                    message = connection.wire.receive(deadline=deadline)
-                    if message.head[0] == "holding":
-                        return str(message.head[1])
-                    # What comes now comes too late, but what it came in is used again.
-                    self._heard(connection, _Run(-1), message)
+            return str(self._answer(_WORD_S, "holding"))
         except Gone:
             return "its process, which has ended"
-        except Late:
-            return "its process, which has stopped in the middle of a batch"
-        return "its process, which does not answer"
+        except TimeoutError:
+            return "its process, which does not answer"
 
     # ------------------------------------------------------------------ where it stands
 
@@ -323,33 +308,37 @@ class Isolated:
 
     def _ask(self, about: str, kind: str, *question: Any) -> Any:
         """The process's answer; None if it has ended. PenstockError if it does not answer."""
-        connection = self._connection
-        if connection is None:
-            return None
-        number = next(_questions)
-        deadline = perf_counter() + _ANSWER_S
         try:
-            with self._whole():
-                connection.wire.send((kind, number, *question))
-            while connection.wait(deadline):
-                with self._whole():
-                    message = connection.wire.receive(deadline=deadline)
-                    # What a question gets that was given up is left alone: it has another number.
-                    if message.head[:2] == ("answer", number):
-                        return message.head[2]
-                    with uninterrupted():  # what has been heard counts as handed over
-                        found = self._heard(connection, self._current or _Run(-1), message)
-                        if found is not False and not (isinstance(found, Chunk) and found.blank):
-                            self._early.append(found)
+            return self._answer(_ANSWER_S, kind, *question)
         except Gone:
             return None
-        except Late:
-            pass  # in the middle of a message, so the process was ended
-        process = f"the isolated process {connection.process.pid}"
-        raise PenstockError(
-            f"{process} has not answered within {_ANSWER_S:g} s; it was asked {about}. "
-            "It is stopped, or stuck in a call that keeps the interpreter lock; ask again, or close the loader"
-        )
+        except TimeoutError:
+            raise PenstockError(
+                f"the isolated process {self._processes[-1].pid} has not answered within {_ANSWER_S:g} s; it was "
+                f"asked {about}. It is stopped, or stuck in a call that keeps the interpreter lock; ask again, or "
+                "close the loader"
+            ) from None
+
+    def _answer(self, patience_s: float, kind: str, *question: Any) -> Any:
+        """The process's answer to a question. Gone if it has ended, TimeoutError if it does not answer in time."""
+        connection = self._connection
+        if connection is None:
+            raise Gone
+        number = next(_questions)
+        deadline = perf_counter() + patience_s
+        with self._whole():
+            connection.wire.send((kind, number, *question))
+        while connection.wait(deadline):
+            with self._whole():
+                message = connection.wire.receive()
+                # What a question gets that was given up is left alone: it has another number.
+                if message.head[:2] == ("answer", number):
+                    return message.head[2]
+                with uninterrupted():  # what has been heard counts as handed over
+                    found = self._heard(connection, self._current or _Run(-1), message)
+                    if found is not False and not (isinstance(found, Chunk) and found.blank):
+                        self._early.append(found)
+        raise TimeoutError
 
     # ------------------------------------------------------------------ the process
 
@@ -363,7 +352,6 @@ class Isolated:
                     self._processes[0].close()
                     self._processes.pop(0)
             connection = self._connection = Connection(process)
-            connection.wire.patience_s = _ANSWER_S
             if self._trial.probing:
                 connection.watch()
             condemned = list(self._trial.condemned.items())

@@ -130,10 +130,10 @@ class _Pump:
         if self.engine is not None and self._asked == (self._number, self._chunks):
             self.engine.ask(True)
 
-    def _on_holding(self, message: Message) -> None:
+    def _on_holding(self, message: Message, question: int) -> None:
         run = self._run
         told = "nothing yet" if run is None or self.engine is None else self.engine.holding(run)
-        self._send(("holding", told))
+        self._send(("answer", question, told))
 
     def _on_standing(self, message: Message, question: int, number: int, chunk: int, sample: int) -> None:
         for run, sent, origin, places in self._sent:

@@ -22,13 +22,10 @@ from __future__ import annotations
 
 import array
 import pickle
-import select
 import socket
 import struct
 from collections.abc import Sequence
 from functools import cache
-from math import inf
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,7 +36,7 @@ from penstock.provenance import Place
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["SMALL_BYTES", "Gone", "Late", "Message", "Reply", "Request", "Wire"]
+__all__ = ["SMALL_BYTES", "Gone", "Message", "Reply", "Request", "Wire"]
 
 #: bytes of the head, bytes of the body, descriptors
 _PREFIX = struct.Struct("<IQI")
@@ -54,10 +51,6 @@ SMALL_BYTES = 32 * 1024
 
 class Gone(Exception):
     """The other end has closed, or its process has ended."""
-
-
-class Late(Exception):
-    """The other end has stopped in the middle of a message."""
 
 
 class Request(NamedTuple):
@@ -111,12 +104,13 @@ class Message(NamedTuple):
 
 
 class Wire:
-    """One end of the socket. Used by one thread."""
+    """One end of the socket. Used by one thread.
+
+    A message that has begun is waited for, however long it takes. Wait with a deadline for its first bytes.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        #: an other end that takes in nothing for so long counts as gone
-        self.patience_s = inf
         #: bytes that have come and belong to no message yet
         self._buffer = bytearray(_BUFFER_BYTES)
         self._start = self._end = 0
@@ -128,24 +122,16 @@ class Wire:
         """Bytes of a message have come that nobody has asked for yet; the socket does not show them any more."""
         return self._end > self._start
 
-    def send(
-        self, head: Any, body: Sequence[ReadableBuffer] = (), fds: Sequence[int] = (), deadline: float = inf
-    ) -> None:
-        """Send a message. Raises Gone if nobody can receive it, and Late if nobody has by the deadline."""
+    def send(self, head: Any, body: Sequence[ReadableBuffer] = (), fds: Sequence[int] = ()) -> None:
+        """Send a message. Raises Gone if nobody can receive it."""
         data = pickle.dumps(head, pickle.HIGHEST_PROTOCOL)
         views = [memoryview(one).cast("B") for one in body if memoryview(one).nbytes]
         size = sum(one.nbytes for one in views)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         parts = [memoryview(_PREFIX.pack(len(data), size, len(fds)) + data), *views]
-        flags = 0 if deadline == self.patience_s == inf else socket.MSG_DONTWAIT
         while parts:
             try:
-                sent = self.sock.sendmsg(parts[:_MOST_PARTS], rights, flags)
-            except BlockingIOError:
-                left_s = deadline - perf_counter()
-                if not _ready(self.sock, select.POLLOUT, min(left_s, self.patience_s)):
-                    raise (Late if left_s <= self.patience_s else Gone) from None
-                continue
+                sent = self.sock.sendmsg(parts[:_MOST_PARTS], rights)
             except OSError as exc:
                 raise Gone from exc
             rights = []
@@ -154,22 +140,22 @@ class Wire:
             if sent:
                 parts[0] = parts[0][sent:]
 
-    def receive(self, fds: bool = False, deadline: float = inf) -> Message:
-        """The next message. Waits for it; raises Gone at the end, and Late if it is not here by the deadline."""
-        self._await(_PREFIX.size, fds, deadline)
+    def receive(self, fds: bool = False) -> Message:
+        """The next message. Waits for it; raises Gone at the end."""
+        self._await(_PREFIX.size, fds)
         head_size, body_size, fd_count = _PREFIX.unpack_from(self._buffer, self._start)
         self._start += _PREFIX.size
         if head_size <= len(self._buffer) - _PREFIX.size:
-            self._await(head_size, fds, deadline)
+            self._await(head_size, fds)
             head = pickle.loads(memoryview(self._buffer)[self._start : self._start + head_size])
             self._start += head_size
         else:
-            head = pickle.loads(self._taken(head_size, deadline).data)
-        body = self._taken(body_size, deadline)
+            head = pickle.loads(self._taken(head_size).data)
+        body = self._taken(body_size)
         got, self._fds = self._fds[:fd_count], self._fds[fd_count:]
         return Message(head, body, got)
 
-    def _await(self, size: int, fds: bool, deadline: float) -> None:
+    def _await(self, size: int, fds: bool) -> None:
         """Read until at least `size` bytes are in the buffer."""
         if self._start == self._end:
             self._start = self._end = 0
@@ -178,9 +164,9 @@ class Wire:
             self._buffer[:left] = self._buffer[self._start : self._end]
             self._start, self._end = 0, left
         while self._end - self._start < size:
-            self._end += self._read(memoryview(self._buffer)[self._end :], fds, deadline)
+            self._end += self._read(memoryview(self._buffer)[self._end :], fds)
 
-    def _taken(self, size: int, deadline: float) -> NDArray[np.uint8]:
+    def _taken(self, size: int) -> NDArray[np.uint8]:
         """The next bytes as memory of their own: what is in the buffer, and then straight from the socket."""
         memory = np.empty(size, np.uint8)
         view = memory.data
@@ -188,27 +174,21 @@ class Wire:
         view[:have] = memoryview(self._buffer)[self._start : self._start + have]
         self._start += have
         while have < size:
-            have += self._read(view[have:], False, deadline)
+            have += self._read(view[have:], False)
         return memory
 
-    def _read(self, memory: memoryview, fds: bool, deadline: float) -> int:
+    def _read(self, memory: memoryview, fds: bool) -> int:
         """Some bytes, at least one."""
-        flags = 0 if deadline == inf else socket.MSG_DONTWAIT
-        while True:
-            try:
-                count = self._with_fds(memory, flags) if fds else self.sock.recv_into(memory, 0, flags)
-            except BlockingIOError:
-                if not _ready(self.sock, select.POLLIN, deadline - perf_counter()):
-                    raise Late from None
-                continue
-            except OSError as exc:
-                raise Gone from exc
-            if not count:
-                raise Gone
-            return count
+        try:
+            count = self._with_fds(memory) if fds else self.sock.recv_into(memory)
+        except OSError as exc:
+            raise Gone from exc
+        if not count:
+            raise Gone
+        return count
 
-    def _with_fds(self, memory: memoryview, flags: int) -> int:
-        flags |= getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+    def _with_fds(self, memory: memoryview) -> int:
+        flags = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
         count, rights, *_ = self.sock.recvmsg_into([memory], _room_for_fds(), flags)
         for level, kind, content in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -222,9 +202,3 @@ class Wire:
 def _room_for_fds() -> int:
     # Not at import: Windows has no CMSG_SPACE.
     return socket.CMSG_SPACE(MOST_FDS * array.array("i").itemsize)
-
-
-def _ready(sock: socket.socket, event: int, timeout_s: float) -> bool:
-    poll = select.poll()  # select.select takes no descriptor above 1023
-    poll.register(sock, event)
-    return bool(poll.poll(max(timeout_s, 0) * 1e3))
