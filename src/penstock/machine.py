@@ -7,7 +7,10 @@ as on other systems, the answer is None.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from math import ceil
 from os.path import join
 
@@ -168,17 +171,40 @@ def memory_limit(root: str = _ROOT) -> int | None:
 
 def children(pid: int, root: str = _ROOT) -> list[int]:
     """The processes that `pid` has started, those that they have started, and so on."""
-    parents: dict[int, list[int]] = {}
-    for entry in filter(str.isdigit, os.listdir(join(root, "proc"))):
+    own = partial(_listed_children, root) if _lists_children(root, pid) else _children_by_parent(root).__getitem__
+    found, left = [], [pid]
+    while left:
+        some = own(left.pop())
+        found += some
+        left += some
+    return found
+
+
+def _lists_children(root: str, pid: int) -> bool:
+    """Whether the kernel lists the children of a thread (CONFIG_PROC_CHILDREN), as most do."""
+    return os.path.exists(join(root, "proc", str(pid), "task", str(pid), "children"))
+
+
+def _listed_children(root: str, pid: int) -> list[int]:
+    """The children of all threads of a process."""
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for task in os.listdir(join(root, "proc", str(pid), "task")):
+            found += map(int, _text(root, "proc", str(pid), "task", task, "children").split())
+    return found
+
+
+def _children_by_parent(root: str) -> defaultdict[int, list[int]]:
+    """The children of every process of the machine, which takes longer."""
+    found: defaultdict[int, list[int]] = defaultdict(list)
+    entries: list[str] = []
+    with suppress(OSError):  # there is no /proc
+        entries = os.listdir(join(root, "proc"))
+    for entry in filter(str.isdigit, entries):
         # The name of the program, in parentheses, may contain anything; the parent is the second word after it.
         after = _text(root, "proc", entry, "stat").rpartition(")")[2].split()
         if len(after) > 1:
-            parents.setdefault(int(after[1]), []).append(int(entry))
-    found, left = [], [pid]
-    while left:
-        some = parents.get(left.pop(), [])
-        found += some
-        left += some
+            found[int(after[1])].append(int(entry))
     return found
 
 

@@ -24,11 +24,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from typing import TypeAlias
+
+from penstock.machine import children
 
 __all__ = ["Snapshot", "leaks_since", "no_leaks", "snapshot"]
 
@@ -127,37 +128,7 @@ def _processes() -> Iterator[_Key]:
 
 def _descendants() -> dict[int, str]:
     """The processes below this one, and when each was started."""
-    found: dict[int, str] = {}
-    children = _children if _kernel_lists_children() else _children_by_parent().__getitem__
-    waiting = list(children(os.getpid()))
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found and (stat := _stat(pid)):
-            found[pid] = stat[19].decode()
-            waiting += children(pid)
-    return found
-
-
-def _kernel_lists_children() -> bool:
-    """Whether /proc tells the children of a thread (CONFIG_PROC_CHILDREN)."""
-    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
-
-
-def _children(pid: int) -> list[int]:
-    """The children of all threads of one process."""
-    found: list[int] = []
-    for task in _names(f"/proc/{pid}/task"):
-        found += map(int, _read(f"/proc/{pid}/task/{task}/children").split())
-    return found
-
-
-def _children_by_parent() -> defaultdict[int, list[int]]:
-    """The children of every process of the machine: slow, for kernels that do not list them."""
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for name in _names("/proc"):
-        if name.isdigit() and (stat := _stat(int(name))):
-            found[int(stat[1])].append(int(name))
-    return found
+    return {pid: stat[19].decode() for pid in children(os.getpid()) if (stat := _stat(pid))}
 
 
 def _stat(pid: int) -> list[bytes]:
