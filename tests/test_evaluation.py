@@ -10,7 +10,7 @@ from tests.cases import for_each
 from tests.helpers import BACKGROUND, FOUR, INLINE, TWO_PROCESSES
 
 import penstock as ps
-from penstock import evaluation
+from penstock import bar, evaluation
 
 pytestmark = [pytest.mark.usefixtures("warm_processes"), pytest.mark.usefixtures("warm_pool")]
 
@@ -197,7 +197,7 @@ def test_the_bar_is_shown_on_a_terminal_only_and_only_if_wanted(monkeypatch):
 
 
 def test_the_bar_shows_what_is_known(monkeypatch):
-    monkeypatch.setattr(evaluation, "_REFRESH_S", 0.0)
+    monkeypatch.setattr(bar, "_REFRESH_S", 0.0)
     screen = Terminal()
     monkeypatch.setattr(evaluation.sys, "stderr", screen)
     ps.evaluate(ps.from_iterable(lambda: iter(range(3))), float, "sum")

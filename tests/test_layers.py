@@ -20,7 +20,7 @@ LAYERS = [
     ["executors.ending", "executors.servers"],
     ["executors.startup"],
     ["executors.templates"],
-    ["checks", "tensors", "generators", "ported"],
+    ["bar", "checks", "tensors", "generators", "ported"],
     # files wherever they are
     ["storage"],
     # what their bytes mean

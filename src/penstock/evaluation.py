@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Literal
 
 import numpy as np
 
+from penstock.bar import Bar
 from penstock.errors import PlanError
 from penstock.ops.op import Effect
 from penstock.pipeline import Pipeline
@@ -25,10 +26,6 @@ from penstock.tensors import is_tensor, on_host
 from penstock.trees import fields_of, rebuilt
 
 __all__ = ["evaluate"]
-
-#: between two pictures of the progress bar
-_REFRESH_S = 0.1
-_BAR_LETTERS = 24
 
 
 def evaluate(
@@ -69,7 +66,7 @@ def evaluate(
     run = pipeline.map(weighed) if in_workers else pipeline
     total = _REDUCTIONS[reduce]()
     with run.loader(**{"epochs": 1, **loader_options}) as loader:
-        batches: Iterable[Any] = _with_bar(loader) if progress and sys.stderr.isatty() else loader
+        batches: Iterable[Any] = _with_bar(loader) if progress else loader
         for batch in batches:
             total.add(*(batch if in_workers else weighed(batch)))
     if not total.count:
@@ -337,29 +334,24 @@ def _with_bar(loader: Any) -> Iterator[Any]:
         length = len(loader)
     except TypeError:  # it is not known
         length = 0
-    began = shown = time.monotonic()
-    count = 0
+    bar, began, count = Bar(), monotonic(), 0
+
+    def told() -> str:
+        return _told(count, length, monotonic() - began)
+
     try:
         for count, batch in enumerate(loader, 1):
             yield batch
-            now = time.monotonic()
-            if now - shown >= _REFRESH_S:
-                shown = now
-                sys.stderr.write("\r" + _bar(count, length, now - began) + "\x1b[K")
-                sys.stderr.flush()
+            bar.show(count / length if length else None, told)
     finally:
-        sys.stderr.write("\r" + _bar(count, length, time.monotonic() - began) + "\x1b[K\n")
-        sys.stderr.flush()
+        bar.finish(count / length if length else None, told)
 
 
-def _bar(count: int, length: int, seconds: float) -> str:
+def _told(count: int, length: int, seconds: float) -> str:
     """
-    >>> _bar(30, 120, 10.0)
-    '[######                  ] 30/120 batches, 3.0/s, 30 s left'
+    >>> _told(30, 120, 10.0), _told(3, 0, 2.0)
+    ('30/120 batches, 3.0/s, 30 s left', '3 batches, 1.5/s')
     """
     rate = count / seconds if seconds > 0 else 0.0
-    if not length:
-        return f"{count} batches, {rate:.1f}/s"
-    done = "#" * (_BAR_LETTERS * count // length)
     left = f", {(length - count) / rate:.0f} s left" if rate and count < length else ""
-    return f"[{done:<{_BAR_LETTERS}}] {count}/{length} batches, {rate:.1f}/s{left}"
+    return f"{count}{f'/{length}' if length else ''} batches, {rate:.1f}/s{left}"

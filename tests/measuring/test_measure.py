@@ -10,9 +10,10 @@ import pytest
 from tests.cases import for_each
 
 import penstock as ps
+from penstock.bar import Bar
 from penstock.core.reporting import report
-from penstock.measuring.bar import Bar
 from penstock.measuring.compare import judged
+from penstock.measuring.measure import at_rate
 from penstock.stats.history import Snapshot
 
 NUMBERS = ps.from_sequence(range(1_000_000))
@@ -105,17 +106,17 @@ class Screen:
 def test_a_bar_is_drawn_on_a_terminal_and_leaves_no_trace():
     screen = Screen(live=True)
     bar = Bar("measuring", out=screen)
-    bar.show(0.5, 10, 2.0)
+    bar.show(0.5, lambda: at_rate(10, 2.0))
     assert "measuring [############            ] 10 batches, 5/s" in screen.text
-    bar.close()
+    bar.erase()
     assert screen.text.endswith("\r\x1b[K")
 
 
 def test_no_bar_is_drawn_anywhere_else():
     screen = Screen(live=False)
     bar = Bar("measuring", out=screen)
-    bar.show(0.5, 10, 2.0)
-    bar.close()
+    bar.show(0.5, lambda: at_rate(10, 2.0))
+    bar.erase()
     assert screen.text == ""
 
 

@@ -22,7 +22,6 @@ import penstock as ps
 from penstock.errors import NotCarried
 from penstock.testing.same import assert_same
 from penstock.writers import writer as writer_module
-from penstock.writers.progress import Progress
 from penstock.writers.write import Written
 
 pytest.importorskip("pyarrow")
@@ -413,15 +412,17 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_shown_on_a_terminal_alone():
-    out, terminal = io.StringIO(), Terminal()
-    for where in (out, terminal):
-        bar = Progress("writing tar", 100, 50, where)
-        bar.step(2)
-        bar.close(3)
-    assert out.getvalue() == ""
-    assert "writing tar [############............]  51%  51 samples, 3 shards" in terminal.getvalue()
-    assert "7 samples" in Progress("w", None, 7, out).line(1, time.monotonic())
+@pytest.mark.parametrize("length", [20, None])
+def test_progress_is_shown_on_a_terminal_alone(length, tmp_path, monkeypatch):
+    numbers = ps.from_sequence(range(20)) if length else ps.from_iterable(lambda: iter(range(20)))
+    for out in (io.StringIO(), Terminal()):
+        monkeypatch.setattr(sys, "stderr", out)
+        numbers.write(tmp_path / str(out.isatty()), format="jsonl", shard_size=10)
+        last = out.getvalue().rpartition("\r")[2]
+        assert bool(last) == out.isatty()
+    bar = f" [{'#' * 24}]" if length else ""
+    assert last.startswith(f"writing jsonl{bar} 20 samples, 2 shards, ")
+    assert last.endswith("\n")
 
 
 def test_the_command_line_says_what_is_wrong(tmp_path):

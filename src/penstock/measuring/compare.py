@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from penstock.bar import Bar
 from penstock.checks import check_positive
 from penstock.errors import PlanError
-from penstock.measuring.bar import Bar
-from penstock.measuring.measure import measure
+from penstock.measuring.measure import at_rate, measure
 from penstock.stats.report import Diagnosis, per_second, percent
 
 if TYPE_CHECKING:
@@ -101,9 +102,9 @@ def _steps_per_s(pipeline: Pipeline[Any], step: Callable[[Any], Any], seconds: f
         while (passed := perf_counter() - began) < seconds:
             step(batch)
             calls += 1
-            bar.show(passed / seconds, calls, passed)
+            bar.show(passed / seconds, partial(at_rate, calls, passed))
     finally:
-        bar.close()
+        bar.erase()
     return calls / passed if calls else 1 / passed
 
 

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
+from penstock.bar import Bar
 from penstock.checks import check_positive, whole_number
 from penstock.machine import memory_bytes
-from penstock.measuring.bar import Bar
 from penstock.stats.report import Diagnosis, StageDiagnosis, per_second, table
 from penstock.trees import nbytes
 
@@ -109,8 +109,13 @@ def measure(
                 if step_ms:
                     sleep(step_ms / 1000)
         finally:
-            bar.close()
+            bar.erase()
         return _measurement(loader.stats(), loader.diagnose(), seen)
+
+
+def at_rate(batches: int, seconds: float) -> str:
+    """How many batches have come, and how fast, for the bar."""
+    return f"{batches} batches, {per_second(batches / seconds) if seconds > 0 else 'begun'}"
 
 
 class _Seen:
@@ -134,7 +139,8 @@ class _Seen:
             self.nbytes += nbytes(batch)
             self.weighed += 1
         self.batches += 1
-        self._bar.show(max(passed / self._seconds, self.batches / self._most), self.batches, passed)
+        share = max(passed / self._seconds, self.batches / self._most)
+        self._bar.show(share, lambda: at_rate(self.batches, passed))
         return passed < self._seconds and self.batches < self._most
 
 

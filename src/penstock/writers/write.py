@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Protocol
 
+from penstock.bar import Bar
 from penstock.core.budget import parse_bytes
 from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.lazy import named
 from penstock.program.failure import take_note
-from penstock.writers.progress import Progress
 from penstock.writers.writer import State, Writer
 
 __all__ = ["FORMATS", "Written", "write"]
@@ -131,14 +132,14 @@ class _Run:
             if state is None:
                 # From here on the folder is known to be ours, whatever a kill leaves in it.
                 self._save(loader, loader.state_dict(), False, -1)
-            bar = Progress(f"writing {self.writer.format}", self._total(), self.samples, shown=progress)
+            bar = _Progress(self, self._total(), progress)
             try:
                 self._epoch(loader, bar)
             finally:
-                bar.close(self.shards)
+                bar.finish()
         return self._result()
 
-    def _epoch(self, loader: Any, bar: Progress) -> None:
+    def _epoch(self, loader: Any, bar: _Progress) -> None:
         """Write what is left of the epoch."""
         count = size = 0
         for sample in loader:
@@ -149,7 +150,7 @@ class _Run:
             size += self.writer.add(self.samples, sample)
             count += 1
             self.samples += 1
-            bar.step(self.shards)
+            bar.step()
         self.shards += count > 0
         self._save(loader, loader.state_dict(), True, self.shards - 1)
 
@@ -216,6 +217,34 @@ class _Run:
 
     def _result(self) -> Written:
         return Written(self.writer.folder, self.samples, self.shards, self.skipped)
+
+
+class _Progress:
+    """How far a run has come, on a terminal."""
+
+    def __init__(self, run: _Run, total: int | None, shown: bool) -> None:
+        self._run = run
+        self._total = total
+        self._first, self._began = run.samples, monotonic()
+        self._bar = Bar(f"writing {run.writer.format}", shown)
+
+    @property
+    def _share(self) -> float | None:
+        return self._run.samples / self._total if self._total else None
+
+    def step(self) -> None:
+        """A sample was written."""
+        self._bar.show(self._share, self._told)
+
+    def finish(self) -> None:
+        """Leave the last line where it is."""
+        self._bar.finish(self._share, self._told)
+
+    def _told(self) -> str:
+        run = self._run
+        rate = (run.samples - self._first) / max(monotonic() - self._began, 1e-9)
+        left = f", {(self._total - run.samples) / rate:,.0f} s left" if self._total and rate else ""
+        return f"{run.samples:,} samples, {run.shards:,} shards, {rate:,.0f}/s{left}"
 
 
 @contextmanager
