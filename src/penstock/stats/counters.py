@@ -39,36 +39,6 @@ _TIMED_FADES = 0.9
 class StageCounters:
     """Seconds by what the slots of one stage did, and samples made."""
 
-    __slots__ = (
-        "_fill",
-        "_fill_s",
-        "_held_s",
-        "_measured_cpu_s",
-        "_measured_s",
-        "_undelayed_cpu_s",
-        "_undelayed_s",
-        "_worked_s",
-        "_working_before_s",
-        "blocked",
-        "cpu_due",
-        "cpu_s",
-        "last",
-        "ops",
-        "reading_s",
-        "samples",
-        "short",
-        "time_due",
-        "timed_busy_s",
-        "timed_bytes",
-        "timed_delay_s",
-        "timed_s",
-        "unmeasured_s",
-        "waiting_input_s",
-        "waiting_memory_s",
-        "waiting_room_s",
-        "working_s",
-    )
-
     def __init__(self, now: float) -> None:
         self.working_s = 0.0
         #: of the time at work: on a CPU, and in reading a stream, which is done by one worker at a time
