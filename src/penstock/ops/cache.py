@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar
 
 from penstock.checks import saved_number
 from penstock.errors import PlanError
 from penstock.lazy import named
 from penstock.ops.joint import Ingredient, Input, Joint
-from penstock.ops.op import Effect, In, Key, Memo, Op
+from penstock.ops.op import NOT_DELIVERED, Effect, In, Key, Memo, Op
 from penstock.provenance import Place
 from penstock.trees import nbytes, read_only
 
@@ -25,7 +25,7 @@ WHOLE_EPOCHS = (
 )
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Cache(Op[In, In]):
     """Keep what arrives here, and serve it from there in later epochs: in memory, or in the folder ``path``.
 
@@ -51,22 +51,16 @@ class Cache(Op[In, In]):
     ([[10, 20], [10, 20]], [1, 2])
     """
 
-    # These two are no fields: they have no say in what is delivered, so a saved state does not name them.
-    if TYPE_CHECKING:
-        path: str | None
-        version: str | int | None
-    max_bytes: int | None = None
+    path: str | os.PathLike[str] | None = field(default=None, metadata=NOT_DELIVERED)
+    _: KW_ONLY
+    max_bytes: int | None = field(default=None, metadata=NOT_DELIVERED)
+    version: str | int | None = field(default=None, metadata=NOT_DELIVERED)
 
     verb = "cache"
     effect: ClassVar[Effect] = Effect.PASSES
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        max_bytes: int | None = None,
-        version: str | int | None = None,
-    ) -> None:
+    def __post_init__(self) -> None:
+        path, max_bytes, version = self.path, self.max_bytes, self.version
         if max_bytes is not None and (type(max_bytes) is not int or max_bytes < 0):
             raise PlanError(f"cache(max_bytes=) takes a number of bytes, got {max_bytes!r}")
         if path is not None and (not isinstance(path, (str, os.PathLike)) or not os.fspath(path)):
@@ -75,21 +69,8 @@ class Cache(Op[In, In]):
             raise PlanError(f"cache(version=) takes a string or a number, got {version!r}")
         if version is not None and path is None:
             raise PlanError("cache(version=) is for samples in a folder; give path= too, or leave version= out")
-        known = {
-            "path": None if path is None else os.path.abspath(path),
-            "max_bytes": max_bytes,
-            "version": version,
-        }
-        self.__dict__.update(known)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Cache):
-            return NotImplemented
-        mine = (self.path, self.max_bytes, self.version)
-        return mine == (other.path, other.max_bytes, other.version)
-
-    def __hash__(self) -> int:
-        return hash((self.path, self.max_bytes, self.version))
+        if path is not None:
+            object.__setattr__(self, "path", os.path.abspath(path))
 
     @property
     def label(self) -> str:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -39,6 +39,7 @@ from penstock.ops.joint import Joint, Length, Memo
 from penstock.provenance import Place, extended
 
 __all__ = [
+    "NOT_DELIVERED",
     "Delivery",
     "Effect",
     "Key",
@@ -61,6 +62,10 @@ __all__ = [
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+
+#: the metadata of a field of an op that has no say in what is delivered: a saved state does not name it
+NOT_DELIVERED: Mapping[str, bool] = {"not_delivered": True}
 
 
 class Effect(Enum):

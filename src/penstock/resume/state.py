@@ -17,7 +17,7 @@ from penstock.sources.source import Composite, Flow, Source
 __all__ = ["check_pipeline", "described"]
 
 #: arguments that have no say in what is delivered
-_NO_MATTER = {"workers", "on", "ordered", "on_error", "timeout_s", "name", "rank", "world", "max_bytes"}
+_NO_MATTER = {"workers", "on", "ordered", "on_error", "timeout_s", "name", "rank", "world"}
 
 _SIMPLE = (bool, int, float, str, bytes, type(None))
 
@@ -67,7 +67,9 @@ def _op(op: Op[Any, Any]) -> str:
     arguments = [
         f"{one.name}={_value(getattr(op, one.name))}"
         for one in known.values()
-        if one.name not in _NO_MATTER and not _is_default(getattr(op, one.name), one.default)
+        if one.name not in _NO_MATTER
+        and "not_delivered" not in one.metadata
+        and not _is_default(getattr(op, one.name), one.default)
     ]
     return f"{op.verb}({', '.join(arguments)})"
 
