@@ -10,7 +10,7 @@ from tests.runtime.process_helpers import await_true
 from tests.service.served import pipeline
 
 from penstock.service import protocol
-from penstock.service.broker import Broker
+from penstock.service.broker import MOST_LINES, MOST_RUNS, Broker
 from penstock.service.flows import Flows
 from penstock.service.ledger import Ledger
 from penstock.service.protocol import Ask, Bye, Hello, Want
@@ -54,6 +54,51 @@ def test_a_made_up_state_neither_ends_the_server_nor_clears_its_ledger(generatio
         victim.hear(Hello(TOKEN, 1, 0, state=state.encode()))
         assert [one.code for one in victim.said] == ["state"]
         assert victim.ledger.entries(0).count == 3
+
+
+def ask_for(victim, number, mode, batches):
+    """A client that wants a pass that nobody else reads."""
+    token = number.to_bytes(16, "big")
+    victim.hear(Hello(token, 1, number))
+    victim.hear(Want(token, 1, 0, batches, 1 << 40))
+
+
+@for_each("mode", ["shard", "split"])
+def test_clients_start_no_more_than_so_many_passes_and_all_of_them_come_to_their_turn(mode):
+    with Victim(mode) as victim:
+        waiting = set(range(3 * MOST_RUNS))
+
+        def served():
+            for number in list(waiting):
+                ask_for(victim, number, mode, 1)
+                assert len(victim.broker.runs) + len(victim.broker.ended) <= MOST_RUNS
+            victim.broker.tick()
+            for one in victim.said:
+                if isinstance(one, protocol.Batch):
+                    waiting.discard(int.from_bytes(one.session, "big"))
+            victim.said.clear()
+            return not waiting
+
+        await_true(served, "a batch for each of them")
+
+
+def test_what_clients_cause_does_not_fill_the_log(caplog):
+    with Victim("shard") as victim:
+        failed = set()
+
+        def all_failed():
+            for number in range(2 * MOST_LINES):
+                if number not in failed:
+                    victim.hear(Hello(number.to_bytes(16, "big"), 1, 0, state=b"{}"))
+                    victim.hear(Want(number.to_bytes(16, "big"), 1, 0, 1, 1 << 40))
+            victim.broker.tick()
+            for one in victim.said:
+                if isinstance(one, protocol.Refused):
+                    failed.add(int.from_bytes(one.session, "big"))
+            return len(failed) == 2 * MOST_LINES
+
+        await_true(all_failed, "failures of all")
+        assert 0 < len(caplog.records) <= MOST_LINES
 
 
 def any_message(draw, ledger):

@@ -1,13 +1,18 @@
 """A server that speaks the protocol and means harm: its client ends with an error and holds its credit at most."""
 
 import random
+import socket
+from contextlib import suppress
 
 import pytest
 from tests.cases import for_each
 from tests.random_examples import seeds
+from tests.service.test_security import READY, greeting
 
+from penstock.memory.recycle import Recycler
 from penstock.service import protocol
 from penstock.service.lane import Lane, Plan
+from penstock.service.plain import PlainConnection
 from penstock.service.protocol import Batch, Beat, End, Ready, Refused, Welcome
 from penstock.service.split_lane import be_split
 
@@ -50,6 +55,43 @@ def test_batches_beyond_the_credit_are_an_error(mode):
         hear(lane, Batch(b"", 0, seq, seq))
     assert "beyond the credit of 3" in str(lane.error)
     assert len(lane.inbox) == CREDIT
+
+
+@for_each("mode", ["shard", "split"])
+def test_bytes_beyond_the_credit_are_an_error(mode, monkeypatch):
+    monkeypatch.setattr("penstock.service.lane.CREDIT_BYTES", 2)
+    lane = lane_of(mode)
+    hear(lane, Welcome(b"", 0, mode, "abc", 100))
+    hear(lane, Ready(b"", 0))
+    for seq in range(3):
+        assert lane.error is None
+        hear(lane, Batch(b"", 0, seq, seq))
+    assert "beyond the credit of 100 batches and 2 bytes" in str(lane.error)
+    assert len(lane.inbox) == 2
+
+
+def test_what_a_server_says_cannot_write_to_the_terminal():
+    lane = lane_of("shard")
+    hear(lane, Refused(b"", 0, "pipeline", "\x1b]0;title\x07 no"))
+    assert str(lane.error) == "?]0;title? no (pipeline)"
+
+
+def test_a_server_that_asks_without_reading_the_answers_is_left():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = PlainConnection(f"tcp://127.0.0.1:{listener.getsockname()[1]}", Recycler())
+        ours, _ = listener.accept()
+        ours.setblocking(False)
+        ours.sendall(greeting() + bytes([4, len(READY)]) + READY)
+        asked = bytes([4, 23]) + b"\x04PING" + bytes(2 + 16)
+        asked, unsent = asked * 4000, b""
+        while connection.fileno() >= 0:
+            unsent = unsent or asked
+            with suppress(BlockingIOError):
+                unsent = unsent[ours.send(unsent) :]
+            connection.receive()
+            assert len(connection._outbox) < 2 << 20
+        ours.close()
+        connection.close()
 
 
 @pytest.mark.fuzz

@@ -63,6 +63,20 @@ def test_a_unix_socket_serves(tmp_path):
         assert seen(ps.connect(server.address)) == locally(pipeline())[0]
 
 
+def test_a_unix_socket_takes_the_place_of_no_file_and_of_no_other_server(tmp_path):
+    file = tmp_path / "data"
+    file.write_text("precious")
+    with pytest.raises(ps.ServiceError, match="a file is there"):
+        ps.serve(pipeline(), f"ipc://{file}")
+    assert file.read_text() == "precious"
+    with socket.socket(socket.AF_UNIX) as ended:  # as a killed server leaves it
+        ended.bind(f"{tmp_path}/socket")
+    with ps.serve(pipeline(), f"ipc://{tmp_path}/socket", mode="shard") as server:
+        with pytest.raises(ps.ServiceError, match="another server is running"):
+            ps.serve(pipeline(), server.address)
+        assert seen(ps.connect(server.address)) == locally(pipeline())[0]
+
+
 @for_each(
     "options, why",
     [

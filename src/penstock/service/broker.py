@@ -9,6 +9,7 @@ goes back to that one. Only the server's thread calls in here.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
@@ -31,6 +32,10 @@ LEASE_S = 10.0
 LINGER_S = 5.0
 #: clients at the same time
 MOST_SESSIONS = 4096
+#: passes over the pipeline at the same time, each with a loader; those that are just ending count too
+MOST_RUNS = 32
+#: lines in the log that clients can cause, in a minute
+MOST_LINES = 20
 #: bytes that the window of one run keeps
 WINDOW_BYTES = 512 << 20
 #: a run whose window holds so much makes only what there is credit for
@@ -52,6 +57,7 @@ class Broker:
         self.runs: list[Run] = []
         self.ended: list[Run] = []
         self.draining = False
+        self._lines: deque[float] = deque(maxlen=MOST_LINES)
         self.counts = dict.fromkeys(("batches", "bytes", "sessions", "expired", "malformed", "refused", "runs"), 0)
 
     # ------------------------------------------------------------------ messages
@@ -147,6 +153,8 @@ class Broker:
         """Send what there is credit for; have the next made."""
         while session.has_credit and not session.over:
             run = self._run_for(session)
+            if run is None:
+                return  # its next Want asks again
             item = run.item(session.next)
             if item is not None:
                 self.post(session, item)
@@ -171,12 +179,15 @@ class Broker:
             ahead = 0 if run.nbytes > AHEAD_BYTES else self.credit // 2 * session.step
             run.allow(session.reach + ahead)
 
-    def _run_for(self, session: Session) -> Run:
+    def _run_for(self, session: Session) -> Run | None:
+        """The run that makes the next batch of a session; None as long as there are too many of them."""
         run = session.run
         if run is not None and run.first <= session.next and (run.epoch, run.part) == (session.epoch, session.part):
             return run
         found = covering(self.runs, session, 2 * self.credit * session.step)
         if found is None:
+            if self.crowded():
+                return None
             # From where the others of its round read, who may be a little later.
             first = max(session.next - session.step + 1, session.resume[0] if session.resume[1] else 0)
             found = self.start(session.epoch, session.part, min(first, session.next), session.resume)
@@ -191,6 +202,20 @@ class Broker:
             if session.run is run and session.token != run.resumed_for:
                 session.run = None
         self.sweep()
+
+    def crowded(self) -> bool:
+        """There are as many runs as may be, and all are read by clients that have credit."""
+        if len(self.runs) + len(self.ended) < MOST_RUNS:
+            return False
+        read = {id(one.run) for one in self.sessions.values() if one.has_credit and not one.over}
+        idle = next((run for run in self.runs if id(run) not in read), None)
+        if idle is not None and not self.ended:
+            # Its clients, if there are any, say hello again once they want something.
+            for session in [one for one in self.sessions.values() if one.run is idle]:
+                self.leave(session)
+            if idle in self.runs:
+                self._end(idle)
+        return True
 
     def start(self, epoch: int, part: tuple[int, int], first: int, resume: tuple[int, bytes]) -> Run:
         run = Run(self.flows, epoch, part, first, resume, self.wake)
@@ -222,9 +247,19 @@ class Broker:
         """The pipeline has raised: the client gets a code, the server's log has the exception."""
         failure = run.failure
         said = f"the served pipeline raised {type(failure).__name__} in epoch {run.epoch}; see the server's log"
-        log.error("epoch %d of the served pipeline failed", run.epoch, exc_info=failure)
+        if not run.logged and self.may_log():
+            run.logged = True
+            log.error("epoch %d of the served pipeline failed", run.epoch, exc_info=failure)
         self.say(session.identity, Refused(session.token, session.turn, "pipeline", said))
         self.leave(session)
+
+    def may_log(self) -> bool:
+        """Whether there may be one more line that clients have caused: they must not fill the disk."""
+        now = monotonic()
+        if len(self._lines) == MOST_LINES and now - self._lines[0] < 60:
+            return False
+        self._lines.append(now)
+        return True
 
     def _trim(self, run: Run | None) -> None:
         if run is not None:
@@ -249,10 +284,13 @@ class Broker:
                 continue
             run.unused = run.unused or now
             if run.total is None or run.failure is not None or now - run.unused > LINGER_S:
-                self.runs.remove(run)
-                run.close()
-                self.ended.append(run)
+                self._end(run)
         self.ended = [run for run in self.ended if not run.join(0)]
+
+    def _end(self, run: Run) -> None:
+        self.runs.remove(run)
+        run.close()
+        self.ended.append(run)
 
     def made(self) -> None:
         """Some run has made a batch, or has ended."""
@@ -264,8 +302,12 @@ class Broker:
         """Let go of clients that have been silent."""
         limit = monotonic() - LEASE_S
         for session in [one for one in self.sessions.values() if one.heard < limit]:
-            self.counts["expired"] += 1
-            log.warning("a client of epoch %d has been silent for %g s; its session ends", session.epoch, LEASE_S)
+            if not session.over:
+                self.counts["expired"] += 1
+                if self.may_log():
+                    log.warning(
+                        "a client of epoch %d was silent for %g s; its session ends", session.epoch, LEASE_S
+                    )
             self.leave(session)
         self.sweep()
 
@@ -276,10 +318,8 @@ class Broker:
                 session.identity, Refused(session.token, session.turn, "closing", "the server has been closed")
             )
             self.leave(session)
-        for run in self.runs:
-            run.close()
-            self.ended.append(run)
-        self.runs = []
+        for run in list(self.runs):
+            self._end(run)
 
     def stats(self) -> dict[str, float]:
         """Counters as a flat dict."""

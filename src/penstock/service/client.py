@@ -204,26 +204,27 @@ class Subscription:
             line.wait_for(self._due)
             if self._stopped:
                 return None
+            lane = self._turn_of()
+            if lane is not None and lane.available:
+                return self._taken(lane, lane.take(), perf_counter() - began)
             if line.error is not None:
                 raise line.error
-            lane = self._turn_of()
-            assert lane is not None
-            if lane.error is not None:
-                raise ServiceError(f"the data server at {self._source.label[8:-1]} refuses: {lane.error}") from None
-            if not lane.available:
-                return None
-            return self._taken(lane, lane.take(), perf_counter() - began)
+            error = next((one.error for one in self._lanes if one.error is not None), None)
+            if error is not None:
+                raise ServiceError(f"the data server at {self._source.label[8:-1]} refuses: {error}") from None
+            return None
 
     def _due(self) -> bool:
         """There is a batch, or none will come."""
         lane = self._turn_of()
-        return self._stopped or (lane is not None and (lane.available > 0 or lane.over))
+        if lane is not None and (lane.available or lane.over):
+            return True
+        return self._stopped or any(one.error is not None for one in self._lanes)
 
     def _turn_of(self) -> Lane | None:
         """The lane that has the next batch; None as long as that is not known."""
-        failed = next((lane for lane in self._lanes if lane.error is not None), None)
-        if failed is not None or not self._mode:
-            return failed
+        if not self._mode:
+            return None
         return self._split_turn() if self._mode == "split" else self._lanes[self._first() % len(self._lanes)]
 
     def _split_turn(self) -> Lane | None:

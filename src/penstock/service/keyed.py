@@ -13,6 +13,10 @@ from penstock.service.sockets import HANDSHAKE_MS
 __all__ = ["KeyedConnection"]
 
 
+#: messages that wait to be looked at; while so many do, libzmq reads no more from the connection
+_UNREAD = 100
+
+
 class KeyedConnection:
     """A DEALER socket with a context of its own. Used by one thread at a time."""
 
@@ -26,7 +30,8 @@ class KeyedConnection:
         socket = self._socket = self._context.socket(zmq.DEALER)
         socket.ipv6 = "[" in address
         socket.linger = 200
-        socket.sndhwm = socket.rcvhwm = 0
+        socket.sndhwm = 0
+        socket.rcvhwm = _UNREAD
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)

@@ -68,8 +68,10 @@ class Lane:
         self.inbox_bytes = 0
         #: batches and bytes that came in this turn, and the credit that was given
         self.came = self.came_bytes = 0
-        self._given = 0
+        self._given = self._given_bytes = 0
         self._ready = False
+        #: why the server does not serve us now, if it has said so
+        self.put_off = ""
         #: the epoch is over: how many batches it has
         self.total: int | None = None
         self.error: ServiceError | None = None
@@ -92,7 +94,7 @@ class Lane:
         self.turn += 1
         self._ready = False
         self.welcome = None
-        self.came = self.came_bytes = self._given = 0
+        self.came = self.came_bytes = self._given = self._given_bytes = 0
         self._said = now
         return [Ask(protocol.VERSION, self.token, self.turn)]
 
@@ -102,9 +104,11 @@ class Lane:
             return []
         self._said = now
         self._given = self.came + self.room
-        nbytes = self.came_bytes + max(CREDIT_BYTES - self.inbox_bytes, 0)
+        self._given_bytes = self.came_bytes + max(CREDIT_BYTES - self.inbox_bytes, 0)
         needy = not self.available
-        return [Want(self.token, self.turn, self.acknowledged, self._given, nbytes, self.waited_s, needy)]
+        return [
+            Want(self.token, self.turn, self.acknowledged, self._given, self._given_bytes, self.waited_s, needy)
+        ]
 
     @property
     def acknowledged(self) -> int:
@@ -215,6 +219,7 @@ class Lane:
     def _is_ready(self, ready: Ready, now: float) -> list[FromClient]:
         self._ready = True
         self._unanswered = 0
+        self.put_off = ""
         return self.want(now)
 
     def _batch(self, batch: Batch, frames: Sequence[memoryview], now: float) -> list[FromClient]:
@@ -231,9 +236,11 @@ class Lane:
 
     def _beyond_credit(self) -> bool:
         """A server that sends more than it may would fill this machine's memory."""
-        if self.came >= self._given:
-            self.malformed(protocol.Malformed(f"a batch beyond the credit of {self._given}"))
-        return self.came >= self._given
+        beyond = self.came >= self._given or self.came_bytes >= self._given_bytes
+        if beyond:
+            said = f"a batch beyond the credit of {self._given} batches and {self._given_bytes} bytes"
+            self.malformed(protocol.Malformed(said))
+        return beyond
 
     def put(self, batch: Batch, frames: Sequence[memoryview]) -> None:
         """A batch is here."""
@@ -268,8 +275,11 @@ class Lane:
         self._ready = False
         if refused.code == "unknown":  # it was restarted, or has given us up
             return self.begin(now)
+        # Only what a terminal may show.
+        said = "".join(one if one.isprintable() else "?" for one in f"{refused.text} ({refused.code})")
         if refused.code in _PASSING:
             self._said = now
+            self.put_off = said
             return []
-        self.error = ServiceError(f"{refused.text} ({refused.code})")
+        self.error = ServiceError(said)
         return []

@@ -24,7 +24,7 @@ from penstock.service.journal import Journal
 
 __all__ = ["Entries", "Ledger", "Part", "Refusal"]
 
-_VERSION = 1
+_KIND, _VERSION = "penstock ledger", 1
 
 #: the batches whose number is the first modulo the second
 Part = tuple[int, int]
@@ -193,12 +193,12 @@ class Ledger:
         return moved
 
     def _open(self, path: str) -> None:
-        self._held = self._journal = Journal(path, self._take_in)
+        self._held = self._journal = Journal(path, _KIND, self._take_in)
         try:
             self._journal.await_free()
             with self._held:
                 if self._journal.empty:
-                    self._write("penstock ledger", _VERSION, self.id, self._fingerprint)
+                    self._write(_KIND, _VERSION, self.id, self._fingerprint)
         except BaseException:
             self.close()
             raise
@@ -206,8 +206,8 @@ class Ledger:
     def _take_in(self, number: int, line: Any) -> None:
         kind, *rest = line
         if number == 0:
-            if kind != "penstock ledger" or rest[0] != _VERSION:
-                raise ValueError("it does not begin as one")
+            if kind != _KIND or rest[0] != _VERSION:
+                raise ValueError(f"a ledger of version {_VERSION} is expected")
             if rest[2] != self._fingerprint:
                 assert self._journal is not None
                 raise ServiceError(

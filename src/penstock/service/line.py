@@ -7,8 +7,6 @@ training loop is not taken for a death. So a batch goes from the socket to its r
 
 from __future__ import annotations
 
-import contextlib
-import os
 import select
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +20,7 @@ from penstock.service.keys import Key
 from penstock.service.lane import SILENCE_S, Lane
 from penstock.service.plain import PlainConnection
 from penstock.service.protocol import FromClient, Malformed
+from penstock.service.waker import Waker
 
 __all__ = ["Line"]
 
@@ -52,18 +51,13 @@ class Line:
         self.reconnects = 0
         self._looked = 0.0
         self._closing = threading.Event()
-        self._wakes, self._waker = os.pipe()
-        os.set_blocking(self._waker, False)
-        os.set_blocking(self._wakes, False)
+        self._waker = Waker()
+        #: have whoever waits in `wait_for` look again
+        self.wake = self._waker.wake
         self._thread = threading.Thread(target=self._work, name="penstock-connect", daemon=True)
         for number, lane in enumerate(self._lanes):
             self._say(number, lane.begin(monotonic()))
         self._thread.start()
-
-    def wake(self) -> None:
-        """Have whoever waits in `wait_for` look again."""
-        with contextlib.suppress(OSError):  # it will
-            os.write(self._waker, b"\0")
 
     def wait_for(self, done: Callable[[], bool]) -> None:
         """Receive until `done()` or an error. The caller has the lock, and whoever makes it true calls `wake`."""
@@ -87,8 +81,7 @@ class Line:
             for number, lane in enumerate(self._lanes):
                 self._say(number, lane.bye())
                 self._connections[number].close()
-        os.close(self._wakes)
-        os.close(self._waker)
+        self._waker.close()
 
     def _dial(self, address: str) -> PlainConnection | KeyedConnection:
         if self._key is None:
@@ -130,14 +123,13 @@ class Line:
         if pending and len(self._connections) == 1:
             return set()  # it is looked at in any case: most batches need no wait, and no call for it
         poll = select.poll()
-        poll.register(self._wakes, select.POLLIN)
+        poll.register(self._waker, select.POLLIN)
         for connection in self._connections:
             if connection.fileno() >= 0:
                 poll.register(connection, select.POLLIN | (select.POLLOUT if connection.sending else 0))
         ready = {descriptor for descriptor, _ in poll.poll(0 if pending else wait_s * 1000)}
-        if self._wakes in ready:
-            with contextlib.suppress(OSError):
-                os.read(self._wakes, 4096)
+        if self._waker.fileno() in ready:
+            self._waker.clear()
         return ready
 
     def _take_in(self, number: int, done: Callable[[], bool]) -> None:
@@ -189,6 +181,11 @@ class Line:
     def _gone(self, number: int) -> str:
         where = self._addresses[self._at[number]] if len(self._addresses) == 1 else " and ".join(self._addresses)
         keys = "" if self._key is None else ", that it knows this client's public key (allow=)"
+        if self._lanes[number].put_off:
+            return (
+                f"the data server at {where} has refused for {self._timeout_s:g} s: {self._lanes[number].put_off}; "
+                "try again later, or wait longer with connect(timeout_s=)"
+            )
         return (
             f"the data server at {where} has not answered for {self._timeout_s:g} s; check that it runs and can be "
             f"reached from here{keys}, or wait longer with connect(timeout_s=)"

@@ -29,6 +29,10 @@ _WAIT_S = 0.02
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 #: what closing may take to send what was said last
 _LINGER_S = 0.2
+#: commands that are obeyed before anything else is looked at
+_COMMANDS_AT_ONCE = 64
+#: bytes that wait to be sent, besides what was said since
+_MOST_UNSENT = 1 << 20
 
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 _READY = b"\x05READY" + b"\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER" + b"\x08Identity" + bytes(4)
@@ -88,7 +92,10 @@ class PlainConnection:
         try:
             if not self._greeted and not self._greet():
                 return None
-            while (found := self._frames.message()) is not None:
+            for _ in range(_COMMANDS_AT_ONCE):
+                found = self._frames.message()
+                if found is None:
+                    return None
                 flags, frames = found
                 if not flags & COMMAND:
                     if not self.ready:
@@ -128,6 +135,8 @@ class PlainConnection:
             self.ready = True
             self._pause_s = _PAUSE_S
         elif body.startswith(b"\x04PING"):
+            if len(self._outbox) > _MOST_UNSENT:
+                raise ConnectionResetError("the other side asks, and does not read the answers")
             self._outbox += _command(b"\x04PONG" + body[7:23])
             self._flush()
         elif body.startswith(b"\x05ERROR"):

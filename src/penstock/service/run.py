@@ -65,6 +65,8 @@ class Run:
         self.failure: BaseException | None = None
         #: whose state it went on from; empty if it began at the first batch
         self.resumed_for = b""
+        #: its failure is in the log
+        self.logged = False
         #: since when nobody has read it
         self.unused: float | None = None
         self._start = first
@@ -131,22 +133,18 @@ class Run:
 
     def _work(self) -> None:
         loader: Loader[Any] | None = None
+        sound = False
         try:
             loader = self._flows.borrow(*self.part)
             self._make(loader)
+            sound = True
         except BaseException as exc:
             if not self._closing:
                 self.failure = exc
         finally:
             if loader is not None:
-                self._flows.give_back(
-                    loader, *self.part, sound=self.failure is None and not self._closing_hard(loader)
-                )
+                self._flows.give_back(loader, *self.part, sound)
             self._wake()
-
-    @staticmethod
-    def _closing_hard(loader: Loader[Any]) -> bool:
-        return "closed" in repr(loader)
 
     def _make(self, loader: Loader[Any]) -> None:
         number = self._position(loader)

@@ -6,7 +6,6 @@ the pipeline, heartbeats are answered however long a batch takes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,7 @@ from penstock.service.ledger import Ledger
 from penstock.service.protocol import MOST_CREDIT
 from penstock.service.sockets import Bound, bind_to
 from penstock.service.split import SplitBroker
+from penstock.service.waker import Waker
 
 __all__ = ["Server", "serve"]
 
@@ -56,10 +56,8 @@ class Server:
         self._flows = flows
         self._bound = bound
         self.address: str = bound.address
-        self._wakes, self._waker = os.pipe()
-        os.set_blocking(self._waker, False)
-        os.set_blocking(self._wakes, False)
-        self._broker: Broker = broker_of(self._send, self._wake)
+        self._waker = Waker()
+        self._broker: Broker = broker_of(self._send, self._waker.wake)
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._closed = self._hurried = False
@@ -96,7 +94,7 @@ class Server:
     def close(self) -> None:
         """End the sessions and the workers. Closing twice is the same as once."""
         self._closing.set()
-        self._wake()
+        self._waker.wake()
         self._thread.join()
         with self._lock:
             if self._closed:
@@ -107,8 +105,7 @@ class Server:
         self._flows.close()
         for run in late:
             run.join(_GRACE_S)
-        os.close(self._wakes)
-        os.close(self._waker)
+        self._waker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -120,10 +117,6 @@ class Server:
         return f"<Server at {self.address}, {self._broker.mode}, {len(self._broker.sessions)} clients>"
 
     # ------------------------------------------------------------------ the thread
-
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # it is awake, or over
-            os.write(self._waker, b"\0")
 
     def _send(self, identity: bytes, frames: Sequence[Any]) -> None:
         send = self._bound.socket.send
@@ -148,15 +141,15 @@ class Server:
         zmq, socket, broker = self._zmq, self._bound.socket, self._broker
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
-        poller.register(self._wakes, zmq.POLLIN)
+        poller.register(self._waker, zmq.POLLIN)
         poller.register(self._bound.monitor, zmq.POLLIN)
         if self._bound.zap is not None:
             poller.register(self._bound.zap, zmq.POLLIN)
         due = monotonic() + _TICK_S
         while not self._closing.is_set():
             ready = dict(poller.poll(max(0, due - monotonic()) * 1000))
-            if self._wakes in ready:
-                os.read(self._wakes, 4096)
+            if self._waker.fileno() in ready:
+                self._waker.clear()
             if self._bound.zap in ready:
                 self._bound.judge()
             if self._bound.monitor in ready:

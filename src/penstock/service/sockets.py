@@ -7,8 +7,12 @@ anything is allocated, and drops a peer that has not finished its handshake in t
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import os
 import re
+import socket
+import stat
 import threading
 from collections.abc import Sequence
 from importlib import import_module
@@ -102,7 +106,7 @@ class Bound:
         try:
             self._configure(key, credit)
             self.socket.ipv6 = "[" in address
-            self.socket.bind(address.replace(":0", ":*") if re.search(r":0$", address) else address)
+            self.socket.bind(re.sub(r":0$", ":*", address))
         except zmq.ZMQError as exc:
             self.close()
             raise ServiceError(f"cannot bind to {address}: {exc}; is another server running there?") from None
@@ -168,7 +172,22 @@ def bind_to(address: str, key: Key | None, allow: Sequence[str], insecure: bool,
             f"serve(bind={address!r}) could be reached from other machines, and there are no keys; give key= and "
             "allow=, or say insecure=True if everyone who can reach the port may read the data"
         )
+    if address.startswith("ipc://"):
+        _check_path(address.removeprefix("ipc://"))
     return Bound(address, key, allow, credit)
+
+
+def _check_path(path: str) -> None:
+    """libzmq would remove whatever is at the path: it may only be the socket of a server that has ended."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ServiceError(f"cannot bind to ipc://{path}: a file is there; choose another path, or remove the file")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        if probe.connect_ex(path) != errno.ECONNREFUSED:
+            raise ServiceError(f"cannot bind to ipc://{path}: another server is running there")
 
 
 def _raw(public: str) -> bytes:

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.checks import whole_number
 from penstock.errors import PlanError
-from penstock.service.broker import Broker, Send
+from penstock.service.broker import MOST_RUNS, Broker, Send
 from penstock.service.flows import Flows
 from penstock.service.ledger import Ledger, Part, Refusal
 from penstock.service.protocol import Ask, Hello, Ready, Refused, Welcome
@@ -84,6 +84,11 @@ class SplitBroker(Broker):
             self._turn_away(session, hello, "numbers", "in mode split the server chooses the batches")
             return
         self._catch_up()
+        if (session.epoch, session.part) not in self._boards and self.crowded():
+            self._turn_away(
+                session, hello, "busy", f"this server makes {MOST_RUNS} passes over its pipeline already"
+            )
+            return
         if hello.state and before is None and not self._resumed(session, hello):
             return
         if not self.ledger.enter(session.token.hex(), session.turn):
@@ -280,7 +285,7 @@ class SplitBroker(Broker):
 
     def stats(self) -> dict[str, float]:
         found = super().stats()
-        found["server.handed"] = sum(entries.count for entries in self.ledger.epochs.values())
+        found["server.handed"] = sum(entries.count for entries in list(self.ledger.epochs.values()))
         found["server.leased"] = sum(len(one.leased) for one in list(self.sessions.values()))
         found["server.generation"] = self.ledger.generation
         return found
