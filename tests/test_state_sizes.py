@@ -53,6 +53,12 @@ WINDOWS = {
 }
 
 
+def test_batches_cut_behind_another_stage_have_a_small_state_after_each_of_them():
+    batches = numbers(12_800).map(abs, workers=1).map(abs, workers=1).batch(64)
+    with batches.loader() as loader:
+        assert max(len(json.dumps(loader.state_dict())) for _ in loader) < 1_000
+
+
 @for_each("name", WINDOWS)
 def test_a_window_has_a_small_state(name):
     assert state_bytes(WINDOWS[name](5_000).shuffle(window=5_000).batch(100), 20) < SMALL // 2

@@ -259,11 +259,29 @@ def key_of(place: Place) -> Hashable:
     kind = type(place)
     if kind is tuple:
         return (key_of(place[0]), *place[1:]) if not isinstance(place[0], int) else place
-    if kind is range or kind is list:
-        return ("group", *map(key_of, place))
+    if kind is range:
+        return ("group", place)
+    if kind is list:
+        run = _as_range(place)
+        return ("group", *map(key_of, place)) if run is None else ("group", run)
     if kind is Row:
         return ("Row", *map(key_of, place.places))
     return (kind.__name__, key_of(place[0]), *place[1:])
+
+
+def _as_range(places: list[Place]) -> range | None:
+    """Positions at equal distances as a range; None if they are anything else.
+
+    >>> _as_range([6, 7]), _as_range([9, 5]), _as_range([4]), _as_range([1, 2, 4]), _as_range([(1, 0)])
+    (range(6, 8), range(9, 1, -4), range(4, 5), None, None)
+    """
+    if not all(type(place) is int for place in places):
+        return None
+    if len(places) < 2:
+        return range(places[0], places[0] + 1) if places else range(0)
+    step = places[1] - places[0]
+    run = range(places[0], places[0] + step * len(places), step) if step else None
+    return run if run is not None and places == [*run] else None
 
 
 def covers(place: Place, other: Place) -> bool:

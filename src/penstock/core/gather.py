@@ -35,6 +35,8 @@ __all__ = ["JoinedInlet"]
 
 #: outputs of one step at the most: those of them that are still owed are named one by one in a state
 _STEP = 256
+#: groups of consecutive positions at the most: each is named by two numbers
+_ROW = 64
 #: so many losses without a sample behind them pass even if samples before them still wait
 _MANY = 32
 #: steps in which a joint does nothing, once all its inputs have ended; `epoch()` makes up to 200
@@ -208,8 +210,11 @@ class JoinedInlet(Inlet):
         for queue in self.queues:
             if queue.lost:
                 return 1
-        size = self.joint.per_output if self.joint is not None else 1
-        return max(1, min(most, _STEP // max(size, 1)))
+        joint = self.joint
+        if joint is None:
+            return max(1, min(most, _STEP))
+        in_row = min(self.queues[0].in_row // joint.group_size, _ROW) if joint.group_size else 0
+        return max(1, min(most, max(_STEP // max(joint.per_output, 1), in_row)))
 
     def _pass(self, samples: list[Any], places: Sequence[Place]) -> bool:
         """Pass on what a step has made, and what was lost among what it took. False if there was neither."""

@@ -131,6 +131,12 @@ class Queue:
         """Whether the next sample was made again. What was lost goes with any."""
         return self._redoes and next((part.redo for part in self._parts if part.first < len(part.samples)), False)
 
+    @property
+    def in_row(self) -> int:
+        """How many of the next samples came together and have consecutive places."""
+        part = self._parts[0] if self._parts else None
+        return len(part.samples) - part.first if part is not None and type(part.places) is range else 0
+
     def leading(self, most: int | None = None) -> list[Loss]:
         """Remove and return what was lost before the next sample."""
         out: list[Loss] = []
