@@ -1,6 +1,7 @@
 """A batch is of one kind, however it was made: by one read of the source, of rows through a map, in a process."""
 
 import numpy as np
+import pytest
 
 import penstock as ps
 from penstock.testing.same import difference
@@ -90,6 +91,7 @@ def check(name, column, pool):
             assert array.flags.writeable, f"{name}, {way}"
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_a_batch_is_of_one_kind_however_it_was_made():
     with ps.Processes(1) as pool:
         for name, column in kinds():

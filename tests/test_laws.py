@@ -35,7 +35,7 @@ import penstock as ps
 from penstock.errors import PlanError
 
 #: pipelines for `make test`: few, small, and with all ops and joints among them; the last six have ranks
-FEW = [3, 4, 12, 24, 34, 40, 49, 52, 55, 72, 87, 100, 103, 130, 135, 141, 2, 17, 20, 38, 53, 116]
+FEW = [3, 4, 12, 34, 55, 72, 100, 103, 130, 141, 2, 17, 20, 38, 53, 116]
 #: a tenth of the pipelines of `make soak`; a third have ranks whose number changes
 SOAK = {Case: 200, Worlds: 100}
 GIVEN = [int(seed) for seed in os.environ.get("PENSTOCK_LAWS", "").split(",") if seed]
@@ -179,14 +179,16 @@ BROKEN: dict[str, Design] = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_has_broken_a_law_does_not_again(what):
-    for salt in range(6 if not BROKEN[what].ordered else 1):
-        Case((what, salt), given=BROKEN[what]).check()
+    for salt in range(2 if not BROKEN[what].ordered else 1):
+        Case((what, salt), given=BROKEN[what], places=2).check()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_has_broken_a_law_does_not_again_after_any_batch(what):
     Case(what, given=BROKEN[what], places=LONGEST).check()
+    for salt in range(6 if not BROKEN[what].ordered else 1):
+        Case((what, salt), given=BROKEN[what]).check()
 
 
 #: random pipelines that have broken a law, by what was wrong
@@ -202,7 +204,7 @@ def test_random_pipelines_that_have_broken_a_law_do_not_again(what):
 
 
 # 13: what an input that fails in a resume had made for the second window was neither delivered nor reported
-@pytest.mark.parametrize("seeds", [[0, 1, 2, 13], pytest.param(range(3, 30), marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [[13], pytest.param(range(30), marks=pytest.mark.soak)])
 def test_law_3_windows_on_other_ranks_have_each_sample_once(seeds):
     windows = Step("window", 3, size=9), Step("window", 4, size=20)
     for seed in seeds:

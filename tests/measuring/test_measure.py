@@ -57,6 +57,7 @@ def test_a_step_is_called_with_every_batch():
     assert found.diagnosis.loop_capacity < 4 / 0.001
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_the_memory_of_workers_is_counted():
     alone = ps.measure(NUMBERS.batch(4), steps=2).rss_bytes
     found = ps.measure(NUMBERS.map(abs, on="process", workers=1).batch(4), steps=50).rss_bytes
@@ -149,6 +150,7 @@ def test_the_batch_is_made_once_and_nothing_is_copied():
         one[0] = 3
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_it_can_be_sent_to_a_process():
     data = pickle.loads(pickle.dumps(NUMBERS.take(4).batch(2).constant()))
     assert [batch.tolist() for batch in data] == [[0, 1], [0, 1]]

@@ -330,6 +330,7 @@ def test_whoever_waits_for_a_cpu_neither_sleeps_nor_computes(cpu_s, delay_s, com
 # ---------------------------------------------------------------------- in a loader
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_a_process_that_has_not_answered_is_starting():
     with ps.from_sequence(range(10**6)).map(abs, workers="auto", on="process").loader() as loader:
         samples = iter(loader)
@@ -343,6 +344,7 @@ def test_a_process_that_has_not_answered_is_starting():
             assert tuning._seen(0.0).starting
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_tickets_of_a_loader_are_on_the_way_to_a_process_for_a_part_of_the_time():
     with ps.from_sequence(range(400)).map(abs, workers=1, on="process").loader(inline=False) as loader:
         assert list(loader) == list(range(400))

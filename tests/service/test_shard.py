@@ -261,6 +261,7 @@ def test_the_end_is_checked_against_the_count():
             list(loader)
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_isolated_loaders_connect_too():
     with (
         ps.serve(pipeline(), HERE, mode="shard") as server,

@@ -5,6 +5,8 @@ from tests.cases import for_each
 
 import penstock as ps
 
+pytestmark = pytest.mark.usefixtures("warm_processes")
+
 
 @pytest.fixture
 def folder(tmp_path):
