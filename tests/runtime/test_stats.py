@@ -15,7 +15,7 @@ import penstock as ps
 LOADER_KEYS = {"samples", "batches", "epoch", "running_s", "wait_s", "wait_share", "errors", "stuck"}
 LOADER_KEYS |= {"startup_s", "open_s", "cpu_s", "lock_tries", "lock_wait_s", "deaths"}
 TIMES = ("working_s", "waiting_input_s", "waiting_room_s")
-STAGE_KEYS = {*TIMES, "cpu_s", "reading_s", "occupancy", "samples", "workers"}
+STAGE_KEYS = {*TIMES, "cpu_s", "loop_s", "reading_s", "occupancy", "samples", "workers"}
 STAGE_KEYS |= {"fill", "waiting_memory_s", "timed_s", "timed_bytes", "timed_busy_s", "timed_delay_s"}
 
 
@@ -48,6 +48,33 @@ def test_all_keys_exist_before_during_and_after_a_run(layout):
         ops = {key for key in stage(stats, "double") if key.startswith("op.")}  # once a ticket has been timed
         assert set(stage(stats, "double")) - ops == STAGE_KEYS, moment
         assert all(type(value) in (int, float) and math.isfinite(value) for value in stats.values()), moment
+
+
+def _twice(sample):
+    return [sample, sample]
+
+
+def _twice_in_turn(sample):
+    yield from (sample, sample)
+
+
+@for_each("fn", [_twice, _twice_in_turn])
+def test_a_function_that_makes_several_samples_is_timed_with_all_of_its_outputs(fn):
+    with ps.from_sequence(range(50)).flat_map(fn, workers=1, name="twice").loader() as loader:
+        list(loader)
+        found = stage(loader.stats(), "twice")
+    assert found["op.twice.calls"] >= 1
+    assert 0 < found["op.twice.timed_s"] <= found["timed_s"]
+
+
+def test_what_coroutines_compute_is_counted_for_their_one_thread():
+    async def compute(sample):
+        return sum(range(20_000)) + sample
+
+    with ps.from_sequence(range(200)).map(compute, workers=4).loader() as loader:
+        list(loader)
+        found = stage(loader.stats(), "compute")
+    assert 0 < found["cpu_s"] <= found["loop_s"] <= found["working_s"]
 
 
 @for_each("layout", LAYOUTS)

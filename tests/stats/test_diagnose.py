@@ -211,6 +211,60 @@ def test_a_stream_is_read_by_one_worker_at_a_time():
     assert found.expected_gain == 1.0
 
 
+def test_workers_gain_no_more_than_the_stream_that_they_read_gives():
+    part = Part("decode", stream="from_iterable(rows)", ordered=False)
+    found = verdict([part], counters() | stage("decode", 0.99, workers=2, reading=0.5))
+    assert "2 → 4 workers" in found.advice
+    assert found.expected_gain == pytest.approx(2.0, rel=0.05)
+
+
+@for_each("working", [0.99, 0.9])
+def test_of_a_stream_and_its_workers_about_as_slow_the_stream_is_named(working):
+    found = verdict(
+        [Part("decode", stream="from_iterable(rows)")], counters() | stage("decode", working, reading=0.96)
+    )
+    assert "from_iterable(rows) limits" in found.advice
+
+
+def test_coroutines_that_compute_share_one_thread():
+    stats = counters(wait=0.9, cores=1.0) | stage("fetch", 1.0, workers=16) | {"stage.fetch.loop_s": 0.97 * RUN_S}
+    found = verdict([Part("fetch", kind="async")], stats, cores=4)
+    assert found.limiting == "fetch"
+    assert "its coroutines share one thread, which computes 97 % of the time" in found.advice
+    assert 'map() of its own, with on="process", workers=4: up to 4 times as much' in found.advice
+    assert "16 →" not in found.advice
+    assert 'on="process"' not in verdict([Part("fetch", kind="async")], stats, cores=4, gil=False).advice
+
+
+def test_coroutines_that_share_a_thread_limit_together():
+    stats = counters() | stage("fetch", 1.0, workers=8) | stage("parse", 1.0, workers=8)
+    loops = {"stage.fetch.loop_s": 0.6 * RUN_S, "stage.parse.loop_s": 0.38 * RUN_S}
+    parts = [Part("fetch", kind="async", site_workers=16), Part("parse", kind="async", site_workers=16)]
+    assert "share one thread, which computes 98 %" in verdict(parts, stats | loops).advice
+
+
+def test_coroutines_that_wait_get_more_of_them():
+    stats = counters() | stage("fetch", 1.0, workers=4) | {"stage.fetch.loop_s": 0.05 * RUN_S}
+    assert "4 → 8 workers" in verdict([Part("fetch", kind="async")], stats).advice
+
+
+def test_coroutines_that_hold_the_lock_are_named_though_the_loop_seems_to_be_fed():
+    loop = {"stage.acpu.loop_s": 0.9 * RUN_S}
+    stats = counters(wait=0.03, cores=1.0, lock_ms=3.0, batch=4) | stage("acpu", 0.8, 8, 0.2, cpu=0.14) | loop
+    found = verdict([Part("acpu", kind="async")], stats, cores=2)
+    assert found.limiting == "acpu"
+    assert "its coroutines hold the interpreter lock" in found.advice
+    assert "Move what computes into a map() of its own" in found.advice
+
+
+def test_whoever_is_always_at_work_lacks_workers_however_little_has_been_delivered():
+    # 14 samples made, 10 of them delivered: the others are ready.
+    found = verdict([Part("fetch")], counters(samples=10, batch=1) | stage("fetch", 0.7, made=14))
+    assert "not for lack of workers" in found.advice
+    found = verdict([Part("fetch")], counters(samples=10, batch=1) | stage("fetch", 1.0, made=14))
+    assert "2 → 4 workers" in found.advice
+
+
 def test_a_data_server_that_limits_is_asked_why_on_its_own_machine():
     stats = counters() | stage("augment", 0.26, workers=4, reading=0.98)
     found = verdict([Part("augment", stream="connect(tcp://10.0.0.7:5557)")], stats)
@@ -279,6 +333,20 @@ def test_ops_that_ride_together_are_told_apart():
     assert [one.share for one in found.stages[0].ops] == pytest.approx([0.71, 0.22])
     (line,) = [line for line in str(found).splitlines() if line.strip().startswith("decode ")]
     assert "71 %   p50 1 ms, p95 20 ms, p99 20 ms" in line
+
+
+def test_the_one_op_that_takes_all_time_is_named_unless_the_stage_is_called_after_it():
+    timed = op("decode+batch", "decode", 0.98)
+    stats = counters() | stage("decode+batch", 0.99) | timed
+    part = Part("decode+batch", ops=("from_files", "decode", "batch"))
+    assert "Of its time, decode takes 98 %." in verdict([part], stats).advice
+    stats = counters() | stage("decode", 0.99) | op("decode", "decode", 0.98)
+    assert "Of its time" not in verdict([Part("decode", ops=("from_files", "decode"))], stats).advice
+
+
+def test_an_op_without_a_share_worth_a_word_is_not_said_to_limit():
+    stats = counters() | stage("fetch+batch", 0.99) | op("fetch+batch", "batch", 0.01)
+    assert verdict([Part("fetch+batch", ops=("fetch", "batch"))], stats).limiting_op == ""
 
 
 def test_a_bound_on_memory_is_named_with_one_that_would_do():

@@ -215,6 +215,21 @@ def test_a_connection_that_says_nothing_holds_up_nobody(loader):
 # ---------------------------------------------------------------------- its end
 
 
+def test_a_request_that_comes_byte_by_byte_is_given_up(loader, monkeypatch):
+    monkeypatch.setattr("penstock.dashboard.server._PATIENCE_S", 0.0)
+    parts = urlsplit(loader.dashboard_url)
+    given_up = False
+    with socket.create_connection((parts.hostname, parts.port), timeout=0.2) as connection:
+        while not given_up:
+            try:
+                connection.sendall(b"G")
+                given_up = connection.recv(1) == b""
+            except TimeoutError:
+                continue  # nothing has been said yet
+            except OSError:
+                given_up = True
+
+
 def test_nothing_is_left_after_close(loader, runtime):
     (notice,) = notices()
     assert notice.url == loader.dashboard_url

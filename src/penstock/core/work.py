@@ -245,6 +245,8 @@ async def _run_async(job: Job, worker: Any) -> None:
             raise
         parts.append(job.broken(exc))
     _ended(job, parts, done, began)
+    if job.ended >= lane.counters.cpu_due:
+        lane.counters.on_loop(*lane.crew.loop_spent())
     if job.task is not None and job.task.timing is not None:
         _timed(job)
 

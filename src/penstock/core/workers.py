@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, Protocol
 
 from penstock import system
@@ -23,6 +23,7 @@ from penstock.core.lane import Job, Pull
 from penstock.core.stage import StageRun
 from penstock.executors import find_executor
 from penstock.executors.executor import Executor, Worker
+from penstock.machine import run_delay_s
 from penstock.plan.plan import Site
 from penstock.program.failure import take_note
 
@@ -111,9 +112,17 @@ class Crew:
         self._turn = 0
         #: of those on one event loop, the one that began a ticket last
         self.turn_of: Worker | None = None
+        #: the thread of their event loop, and when it was last asked for: its CPU time, its wait for a CPU
+        self._loop = (0, 0.0, 0.0)
         self._started = 0
         #: processes that have died since the last one answered
         self.deaths = 0
+
+    def loop_spent(self) -> tuple[float, float]:
+        """CPU time of the event loop that calls this, and its wait for a CPU, since it last did."""
+        now = threading.get_ident(), thread_time(), run_delay_s()
+        before, self._loop = self._loop, now
+        return (now[1] - before[1], now[2] - before[2]) if before[0] == now[0] else (0.0, 0.0)
 
     # ------------------------------------------------------------------ under the lock
 

@@ -62,6 +62,8 @@ class Dashboard:
         self.ended = threading.Event()
         self._pid = os.getpid()
         self._connections: dict[socket.socket, threading.Thread] = {}
+        #: until when the request of a connection has to be here
+        self._unheard: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         try:
             self._http = _Http(("127.0.0.1", port), self)
@@ -116,6 +118,7 @@ class Dashboard:
                     http.handle_request()
                 if time() >= due:
                     due = time() + 1.0
+                    self._give_up_late_requests()
                     with suppress(Gone):
                         self.feed.tick()
         finally:
@@ -123,6 +126,14 @@ class Dashboard:
             http.server_close()
             self._wake.close()
             woken.close()
+
+    def _give_up_late_requests(self) -> None:
+        """A request that comes byte by byte must not keep its place for ever."""
+        with self._lock:
+            late = [connection for connection, until in self._unheard.items() if monotonic() > until]
+        for connection in late:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _hang_up(self) -> None:
         """Nobody is read from any more; what is being sent is finished, unless nobody takes it."""
@@ -148,18 +159,25 @@ class Dashboard:
                 connection.close()
                 return
             self._connections[connection] = thread
+            self._unheard[connection] = monotonic() + _PATIENCE_S
         try:
             thread.start()
         except RuntimeError:  # the system gives no more threads
             with self._lock:
-                del self._connections[connection]
+                del self._connections[connection], self._unheard[connection]
             connection.close()
+
+    def heard(self, connection: socket.socket) -> None:
+        """The request of a connection is here."""
+        with self._lock:
+            self._unheard.pop(connection, None)
 
     def _answer(self, connection: socket.socket, address: Any) -> None:
         try:
             with suppress(OSError):  # whoever asked has left, or takes too long
                 _Handler(connection, address, self._http)
         finally:
+            self.heard(connection)
             with self._lock:
                 self._connections.pop(connection, None)
             self._http.shutdown_request(connection)
@@ -196,6 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
+        self.server.dashboard.heard(self.connection)
         # Not urlsplit: a path may begin with anything, and that takes it for a host.
         path, _, query = self.path.partition("?")
         if (refused := self._refused(query)) is not None:

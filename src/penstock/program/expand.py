@@ -7,7 +7,8 @@ is called again, and what it had yielded before is left out.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from itertools import islice
 from time import perf_counter
 from typing import Any
@@ -89,13 +90,15 @@ def _numbered(part: _Part, results: Any) -> Iterator[tuple[int, Any]]:
         part.reached(stop)
 
 
-def expanded(calls: Calls, results: Any, chunk: Chunk, one_by_one: bool) -> Iterator[Chunk]:
-    """The outputs of every sample in turn; `results` are what the calls returned."""
+def expanded(
+    calls: Calls, results: Any, chunk: Chunk, one_by_one: bool, run: Callable[..., Any] | None = None
+) -> Iterator[Chunk]:
+    """The outputs of every sample in turn; `results` are what the calls returned. `run` fetches and times them."""
     part = _Part(calls, chunk, one_by_one)
     failure = calls.failure
     for number, outputs in _numbered(part, results):
         lost = len(calls.losses)
-        for sub, value in enumerate(_each_output(calls, number, outputs)):
+        for sub, value in enumerate(_each_output(calls, number, outputs, run)):
             if part.add(number, sub, value):
                 yield part.passed()
         for record in calls.losses[lost:]:
@@ -106,11 +109,12 @@ def expanded(calls: Calls, results: Any, chunk: Chunk, one_by_one: bool) -> Iter
     yield part.last()
 
 
-def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
+def _each_output(calls: Calls, number: int, outputs: Any, run: Callable[..., Any] | None = None) -> Iterator[Any]:
     """The outputs of one sample. A retry calls the function again, and leaves out what it had yielded before."""
     done = 0
     attempts = Attempts(calls, number)
     again = False
+    fetched = calls.timed if run is None else partial(run, calls.timed)
     while True:
         try:
             if again:
@@ -120,7 +124,7 @@ def _each_output(calls: Calls, number: int, outputs: Any) -> Iterator[Any]:
             values = islice(outputs, done, None)
             while True:
                 calls.in_hand(number)
-                value = calls.timed(next, values, _END)
+                value = fetched(next, values, _END)
                 if value is _END:
                     return
                 yield value

@@ -369,7 +369,10 @@ class Program:
     def expanded(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
         """The outputs of every sample in turn, in parts of about a millisecond."""
         calls = Calls(task, step, chunk.samples, chunk.places)
-        return expanded(calls, called(calls), chunk, self.one_by_one)
+        if task.timing is None:
+            return expanded(calls, called(calls), chunk, self.one_by_one)
+        run = task.timing.outputs(step.number, len(chunk.samples)).run
+        return expanded(calls, run(called, calls), chunk, self.one_by_one, run)
 
 
 def through(program: Program, parts: Sequence[Part], chunk: Chunk, task: Task) -> Iterator[Chunk]:

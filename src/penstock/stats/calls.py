@@ -45,7 +45,7 @@ class Timing:
     __slots__ = ("_began", "_cpu_clock", "busy_s", "delay_s", "found", "nbytes", "seconds")
 
     def __init__(self, cpu_clock: Callable[[], float] | None = None) -> None:
-        self.found: list[Timed | Op] = []
+        self.found: list[Timed | TimedOutputs | Op] = []
         #: what the chunk that came of it weighs
         self.nbytes = 0
         #: how long the ticket took; of that, the worker was on a CPU, or could have been, but others had all CPUs
@@ -83,6 +83,12 @@ class Timing:
     def function(self, step: int, fn: Callable[[Any], Any], asynchronous: bool) -> Timed:
         """`fn`, timed."""
         timed = (TimedAsync if asynchronous else Timed)(step, fn)
+        self.found.append(timed)
+        return timed
+
+    def outputs(self, step: int, calls: int) -> TimedOutputs:
+        """What times `calls` calls whose outputs are fetched one by one."""
+        timed = TimedOutputs(step, calls)
         self.found.append(timed)
         return timed
 
@@ -131,6 +137,29 @@ class TimedAsync(Timed):
             return await self.fn(sample)
         finally:
             self.times.append(perf_counter() - began)
+
+
+class TimedOutputs:
+    """The time of calls whose outputs are fetched one by one, each call with all of its outputs."""
+
+    __slots__ = ("_seconds", "calls", "step")
+
+    def __init__(self, step: int, calls: int) -> None:
+        self.step = step
+        self.calls = calls
+        self._seconds = 0.0
+
+    def run(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """What ``fn(*args)`` returns, which is a part of these calls."""
+        began = perf_counter()
+        try:
+            return fn(*args)
+        finally:
+            self._seconds += perf_counter() - began
+
+    @property
+    def times(self) -> Sequence[float]:
+        return [self._seconds / self.calls] if self.calls else []
 
 
 class CallTimes:

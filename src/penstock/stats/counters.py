@@ -17,6 +17,7 @@ __all__ = ["SUMMED", "ReaderCounters", "StageCounters"]
 SUMMED = (
     "working_s",
     "cpu_s",
+    "loop_s",
     "reading_s",
     "waiting_input_s",
     "waiting_room_s",
@@ -44,6 +45,8 @@ class StageCounters:
         #: of the time at work: on a CPU, and in reading a stream, which is done by one worker at a time
         self.cpu_s = 0.0
         self.reading_s = 0.0
+        #: of coroutines: their one thread was on a CPU or could have been
+        self.loop_s = 0.0
         self.waiting_input_s = 0.0
         self.waiting_room_s = 0.0
         #: of the time that they wait for room: for bytes of `memory=`
@@ -85,6 +88,12 @@ class StageCounters:
             self.cpu_s += cpu_s + self.unmeasured_s * self._measured_cpu_s / self._measured_s
             self.unmeasured_s = 0.0
             self.cpu_due = self.last + _MEASURE_S
+
+    def on_loop(self, cpu_s: float, delay_s: float) -> None:
+        """The one thread of all coroutines was on a CPU for so long since it last said so, and waited for one."""
+        self.cpu_s += cpu_s
+        self.loop_s += cpu_s + delay_s
+        self.cpu_due = self.last + _MEASURE_S
 
     def timed(self, timing: Timing) -> None:
         """The calls of a ticket were timed."""

@@ -22,6 +22,9 @@ LOOP = "training loop"
 _FED = 0.05
 #: up to here above the rate that was seen, a capacity explains it; far above, work comes unevenly
 _EXPLAINS = 1.3
+#: whoever is at work for this share of the time is what limits: in short runs, what is ready counts as made and
+#: not as delivered
+_ALWAYS = 0.97
 #: a gain that is not worth a change
 _NOTHING = 1.05
 #: the mean wait of all tries of the interpreter lock that shows that others hold it. They let go of it after 5 ms,
@@ -88,14 +91,18 @@ class _Case(Figures):
         inline = [part for part in self.parts.values() if part.kind == "inline"]
         if sum(period.stage(part.label, "working_s") for part in inline) > period.wait_s / 2:
             return self._inline(max(inline, key=lambda part: period.stage(part.label, "working_s")))
-        tightest, *others = self.limits
+        tightest = self.tightest
+        others = (one for one in self.limits if one is not tightest)
         next_limit = next((one for one in others if not self.alike(one, tightest)), None)
-        if tightest.capacity > _EXPLAINS * period.rate:
+        at_work = tightest.why == "workers" and self.rows[tightest.label].working >= _ALWAYS
+        if tightest.capacity > _EXPLAINS * period.rate and not at_work:
             return self._starved(tightest) or self._uneven(tightest)
         if self.full:
             return self._crowded(tightest)
         if tightest.why == "stream":
             return self._stream(tightest)
+        if tightest.why == "coroutines":
+            return self._coroutines(tightest, next_limit)
         return self._more_workers(tightest, next_limit)
 
     @property
@@ -200,7 +207,10 @@ class _Case(Figures):
         """Why work comes unevenly, as far as the calls that were timed tell."""
         slow = max(row.ops, key=lambda op: op.tail_share, default=None)
         if slow is None or slow.tail_share < _TAIL:
-            return "Samples that take much longer than others make such waits, and so do epochs of a few batches."
+            return (
+                "Samples that take much longer than others make such waits, and so do epochs of a few batches, and "
+                "a loop that takes many batches at once and then none."
+            )
         return (
             f"Half of the calls of {slow.op} take up to {duration(slow.p50_s)}, and 1 in 100 takes "
             f"{duration(slow.p99_s)} or more, up to {duration(slow.longest_s)}: while the loop waits for one of "
@@ -270,9 +280,26 @@ class _Case(Figures):
             )
         return self._told(tightest.label, told)
 
+    def _coroutines(self, tightest: Limit, next_limit: Limit | None) -> Diagnosis:
+        gain = self._bounded(float(max(round(self.cores), 1)), tightest, next_limit)
+        change = f"{self._out_of_coroutines}: up to {_factor(gain)}." if gain >= _NOTHING else self._no_cores
+        busy = self.loop_s(self.parts[tightest.label]) / self.period.running_s
+        return self._told(
+            tightest.label,
+            f"{tightest.label} limits: its coroutines share one thread, which computes {percent(min(busy, 1.0))} "
+            f"of the time, and the training loop waits {self._waits} of its own. {change}",
+            gain,
+        )
+
+    @property
+    def _out_of_coroutines(self) -> str:
+        """Whether what computes lets go of the interpreter lock is not known; a process helps either way."""
+        place = 'on="process", ' if self.allowed.gil else ""
+        return f"Move what computes into a map() of its own, with {place}workers={max(round(self.cores), 1)}"
+
     def _holder(self) -> StageDiagnosis | None:
         """The stage whose threads hold the interpreter lock most of the time, if there is one."""
-        threads = [row.label for row in self.rows.values() if row.on == "thread"]
+        threads = [row.label for row in self.rows.values() if row.on in ("thread", "async")]
         spent = {label: self.period.stage(label, "cpu_s") for label in threads}
         label = max(spent, key=spent.__getitem__, default="")
         if not label or self.held_s(label) <= _HOLDS * self.period.running_s:
@@ -291,7 +318,10 @@ class _Case(Figures):
 
     def _locked(self, row: StageDiagnosis, gain: float) -> Diagnosis:
         alone = self.parts[row.label].alone
-        remedy = alone or f'With on="process", workers={self._processes(row)}: up to {_factor(gain)}.'
+        change = f'With on="process", workers={self._processes(row)}'
+        if row.on == "async":
+            change = self._out_of_coroutines
+        remedy = alone or f"{change}: up to {_factor(gain)}."
         return self._told(row.label, f"{self._holds(row)} {remedy}", gain)
 
     def _held(self, row: StageDiagnosis) -> Diagnosis:
@@ -299,8 +329,9 @@ class _Case(Figures):
         return self._told(row.label, f"{self._holds(row)} {self._no_cores} {self._less_work(row.label)}")
 
     def _holds(self, row: StageDiagnosis) -> str:
+        who = "coroutines" if row.on == "async" else "threads"
         return (
-            f"{row.label} limits: its threads hold the interpreter lock, and whoever lets go of it waits "
+            f"{row.label} limits: its {who} hold the interpreter lock, and whoever lets go of it waits "
             f"{self.period.lock_wait_s * 1000:.1f} ms to get it back, the training loop too."
         )
 
@@ -322,13 +353,19 @@ class _Case(Figures):
 
     def _no_gain(self, best: float, tightest: Limit, next_limit: Limit | None) -> str:
         if next_limit is not None and next_limit.capacity / tightest.capacity <= best * 1.01:
-            return f"More workers for it alone would not help, as {next_limit.label} is nearly as slow."
+            return f"More workers for it alone would not help, as {self._name(next_limit)} is nearly as slow."
         if not self.full and self.on_cpu(tightest.label):
             return (
                 f"It computes, and it has as many workers as there are cores for it ({self._available}), so more "
                 f"would not help.{self._delay(tightest.label)} {self._less_work(tightest.label)}"
             )
         return self._no_cores
+
+    def _name(self, limit: Limit) -> str:
+        """What limits, where that is not the workers of a stage."""
+        if limit.why == "stream":
+            return f"{self.parts[limit.label].stream}, read by one worker at a time,"
+        return f"the one thread of {limit.label}" if limit.why == "coroutines" else limit.label
 
     def _bounded(self, gain: float, tightest: Limit, next_limit: Limit | None) -> float:
         """A gain, up to what the next limit, the training loop and the cores allow."""
@@ -375,7 +412,7 @@ class _Case(Figures):
         if tightest.why == "shared":
             sharing = [self.rows[one.label] for one in self.sharing(part.site)]
             workers = part.site_workers
-            working = sum(one.working * one.workers for one in sharing) / workers
+            working = min(sum(one.working * one.workers for one in sharing) / workers, 1.0)
             with_whom = [one.label for one in sharing if one is not row and one.working > _WORTH_NAMING]
             others = f", shared with {' and '.join(with_whom)}," if with_whom else ""
         who = f"its one worker{others} is" if workers == 1 else f"its {workers} workers{others} are"
@@ -398,6 +435,7 @@ class _Case(Figures):
         period = self.period
         reuse = max((period.reuse(part.reservoir) for part in self.parts.values() if part.reservoir), default=1.0)
         ops = self.rows[limiting].ops if limiting in self.rows else ()
+        slow = any(op.share >= _WORTH_NAMING for op in ops)
         return Diagnosis(
             limiting=limiting,
             wait_share=period.wait_share,
@@ -409,7 +447,7 @@ class _Case(Figures):
             samples=int(period.samples),
             seconds=period.running_s,
             reuse=reuse,
-            limiting_op=max(ops, key=lambda op: op.share).op if ops else "",
+            limiting_op=max(ops, key=lambda op: op.share).op if slow else "",
             cores=self.cores,
             cores_used=period.cores_used,
             others=period.others,
@@ -417,9 +455,9 @@ class _Case(Figures):
 
 
 def _inside(row: StageDiagnosis) -> str:
-    """How the ops of a stage share its time, if there are several worth naming."""
+    """How the ops of a stage share its time, unless one that the stage is called after takes all of it."""
     named = [op for op in sorted(row.ops, key=lambda op: -op.share) if op.share >= _WORTH_NAMING]
-    if len(named) < 2:
+    if not named or [op.op for op in named] == [row.label]:
         return ""
     return f" Of its time, {', '.join(f'{op.op} takes {percent(op.share)}' for op in named[:4])}."
 

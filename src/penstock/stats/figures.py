@@ -20,6 +20,8 @@ __all__ = ["Figures", "Limit"]
 
 #: a share of the time at work from which on a stage does nothing else than to read its stream
 _ONLY_READS = 0.8
+#: capacities that differ by less are about the same
+_ABOUT = 1.05
 #: a share of the time at work from which on a function computes rather than waits
 _ON_CPU = 0.7
 #: however busy others are, the system gives us about so much of the machine
@@ -36,8 +38,13 @@ class Limit:
 
     label: str
     capacity: float
-    #: "workers", "shared" (with other stages) or "stream"
+    #: "workers", "shared" (with other stages), "stream", or "coroutines" (the one thread of all of them)
     why: str
+
+    @property
+    def helped_by_workers(self) -> bool:
+        """Whether more workers would help."""
+        return self.why in ("workers", "shared")
 
 
 class Figures:
@@ -88,13 +95,15 @@ class Figures:
 
     def _ops(self, part: Part) -> tuple[OpDiagnosis, ...]:
         """The ops of a stage, by the tickets that were timed; none if none was."""
-        timed_s = self.period.stage(part.label, "timed_s")
+        # Where one ticket takes long, the last that was timed may have begun before the first batch came.
+        seen = self.period.stage if self.period.stage(part.label, "timed_s") else self.period.now
+        timed_s = seen(part.label, "timed_s")
         if not timed_s:
             return ()
         rows = []
         for title in part.ops:
             name = f"op.{title}"
-            if not self.period.stage(part.label, f"{name}.calls"):
+            if not seen(part.label, f"{name}.calls"):
                 continue
             now = {
                 key: self.period.now(part.label, f"{name}.{key}")
@@ -103,7 +112,7 @@ class Figures:
             rows.append(
                 OpDiagnosis(
                     op=title,
-                    share=min(self.period.stage(part.label, f"{name}.timed_s") / timed_s, 1.0),
+                    share=min(seen(part.label, f"{name}.timed_s") / timed_s, 1.0),
                     tail_share=self.period.now(part.label, f"{name}.tail_share"),
                     **now,
                 )
@@ -127,6 +136,8 @@ class Figures:
 
         A thread that waits for a CPU keeps the lock, so every second on a CPU counts with the wait for it.
         """
+        if self.parts[label].kind == "async":
+            return self.loop_s(self.parts[label])
         cpu_s, busy_s = self.period.stage(label, "cpu_s"), self.period.stage(label, "timed_busy_s")
         on_cpu_s = busy_s - self.period.stage(label, "timed_delay_s")
         stretched_s = cpu_s * busy_s / on_cpu_s if on_cpu_s > 0 else cpu_s
@@ -159,7 +170,20 @@ class Figures:
                 found.append(Limit(part.label, self._capacity(part, 1, reading_s) * self.repeats(part), "stream"))
             if not part.stream or reading_s < _ONLY_READS * self.period.stage(part.label, "working_s"):
                 found.append(Limit(part.label, self.rows[part.label].capacity * self.repeats(part), "workers"))
+            if part.kind == "async":
+                found.append(Limit(part.label, self._capacity(part, 1, self.loop_s(part)), "coroutines"))
         return sorted(found + self._shared(), key=lambda one: one.capacity)
+
+    @property
+    def tightest(self) -> Limit:
+        """What holds up the loop. Of two about as tight in one stage, that which more workers would not move."""
+        first, *others = self.limits
+        held = (one for one in others if one.label == first.label and not one.helped_by_workers)
+        return next((one for one in held if one.capacity <= _ABOUT * first.capacity), first)
+
+    def loop_s(self, part: Part) -> float:
+        """Seconds that the thread of its coroutines computed, for all stages whose coroutines share it."""
+        return sum(self.period.stage(one.label, "loop_s") for one in self.sharing(part.site))
 
     def _shared(self) -> list[Limit]:
         """Workers that several stages share: what a sample takes of them is the sum over these."""
@@ -178,7 +202,7 @@ class Figures:
     def alike(self, one: Limit, other: Limit) -> bool:
         """Whether what helps one helps the other: the same stage, or one on the same workers if these limit."""
         same = self.parts[one.label].site == self.parts[other.label].site
-        return one.label == other.label or (other.why == "shared" and same and one.why != "stream")
+        return one.helped_by_workers and (one.label == other.label or (other.why == "shared" and same))
 
     def sharing(self, site: int) -> list[Part]:
         """The stages that run on the same workers."""
