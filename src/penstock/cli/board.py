@@ -42,6 +42,9 @@ def board(screen: Screen, shot: Mapping[str, Any]) -> list[str]:
     could = _could(verdict["loop_capacity"])
     limits = verdict["limiting"] == "training loop"
     lines.append(_row(screen, limits, "training loop", "", _shares(screen, shares), " " * (_READY + 6), could))
+    if screen.width >= _BESIDES:
+        meanings = [f"{screen.paint(glyph, colour)} {words}" for _, words, glyph, colour in _looks(screen)]
+        lines.append(f"  {'   '.join(meanings)}")
     for error in shot["recent_errors"][:1]:
         told = f"last error: {error['op']}, sample {error['sample']}: {error['type']}: {error['message']}"
         lines += ["", screen.paint(_cut(plain(told), screen.width), "red")]
@@ -72,13 +75,18 @@ def _row(screen: Screen, limits: bool, name: str, workers: str, shares: str, rea
 
 
 def _shares(screen: Screen, shares: Mapping[str, float | None]) -> str:
-    glyphs = screen.glyphs
-    parts = [
-        (shares["working"] or 0.0, glyphs.working, "green"),
-        (shares["waiting_input"] or 0.0, glyphs.waiting_input, "yellow"),
-        (shares["waiting_room"] or 0.0, glyphs.waiting_room, "dim"),
-    ]
+    parts = [(shares[key] or 0.0, glyph, colour) for key, _, glyph, colour in _looks(screen)]
     return screen.stack(parts, _SHARES)
+
+
+def _looks(screen: Screen) -> list[tuple[str, str, str, str]]:
+    """How the shares of a worker's time are drawn: each with its key, what it means, its character and colour."""
+    glyphs = screen.glyphs
+    return [
+        ("working", "working", glyphs.working, "green"),
+        ("waiting_input", "waits for input", glyphs.waiting_input, "yellow"),
+        ("waiting_room", "waits for room", glyphs.waiting_room, "dim"),
+    ]
 
 
 def _could(capacity: float | None) -> str:

@@ -228,9 +228,9 @@ def table(diagnosis: Diagnosis) -> list[str]:
 
 
 def _op_lines(stage: StageDiagnosis) -> list[str]:
-    """How the ops of a stage share its time, if there are several."""
+    """How the ops of a stage share its time, unless there is one that the stage is called after."""
     shown = [op for op in stage.ops if op.share >= _SHOWN]
-    if len(shown) < 2:
+    if [op.op for op in shown] in ([], [stage.label]):
         return []
     widest = max(len(op.op) for op in shown)
     return [
