@@ -73,6 +73,60 @@ def test_an_interrupt_of_the_first_read_after_a_resume_loses_nothing(monkeypatch
         assert got + list(loader) == list(range(10))
 
 
+@for_each(
+    "where", [(name, when) for name in ("enter", "read", "leave", "carrying") for when in ("before", "after")]
+)
+def test_an_interrupt_at_any_call_of_the_engine_before_the_first_batch_loses_nothing(where, monkeypatch):
+    name, when = where
+    data = ps.from_sequence(range(6)).shuffle().filter(lambda number: number < 4)
+    for count in range(1, 5):  # after the fourth, nothing is left, which nobody knows yet
+        _, state, _ = saved_after(data, count, inline=True)
+        with data.loader(epochs=3, state=state, inline=True) as loader:
+            want = [(epoch, list(batches)) for epoch, batches in loader.epochs()]
+        for nth in range(1, 4):
+            with data.loader(epochs=3, state=state, inline=True) as loader:
+                with monkeypatch.context() as patch:
+                    patch.setattr(loader._engine, name, interrupted_at(getattr(loader._engine, name), nth, when))
+                    with suppress(KeyboardInterrupt):
+                        iter(loader)
+                        continue
+                saved = loader.state_dict()
+                assert [(epoch, list(batches)) for epoch, batches in loader.epochs()] == want
+            with data.loader(epochs=3, state=saved, inline=True) as loader:
+                assert [(epoch, list(batches)) for epoch, batches in loader.epochs()] == want
+
+
+def interrupted_at(function, nth, when):
+    """`function`, in whose n-th call Ctrl-C comes."""
+    calls = iter(range(1, nth + 1))
+
+    def called(*args, **kwargs):
+        now = next(calls, None) == nth
+        if now and when == "before":
+            raise KeyboardInterrupt
+        result = function(*args, **kwargs)
+        if now:
+            raise KeyboardInterrupt
+        return result
+
+    return called
+
+
+@pytest.mark.parametrize("layout", [{"inline": True}, {"workers": 2}])
+def test_a_resumed_epoch_of_which_only_losses_are_left_is_not_delivered_empty(layout):
+    data = ps.from_sequence(range(12)).map(fails, on_error="skip").take(9)  # 9 is lost, and the tenth
+    data = ps.concat(data, ps.from_sequence([13, 17]).map(fails, on_error="skip"))
+    whole, lost = rest_of(data, None, **layout)
+    _, state, before = saved_after(data, len(whole), **layout)
+    with data.loader(epochs=2, state=state, timeout_s=SOON_S, **layout) as loader:
+        assert [(epoch, list(batches)) for epoch, batches in loader.epochs()] == [(1, whole)]
+        told = [record.index for record in before + list(loader.errors())]
+    assert told == [record.index for record in lost] * 2
+    loader = data.loader(epochs=2, state=state, timeout_s=SOON_S, max_errors=0, **layout)
+    with loader, pytest.raises(ps.TooManyErrors):
+        list(loader)
+
+
 def test_a_timeout_of_the_first_read_after_a_resume_loses_nothing():
     stuck, released = threading.Event(), threading.Event()
 

@@ -55,6 +55,30 @@ class Iteration:
         #: how the epoch ends after these samples
         self.failure: Failure | None = None
 
+    def has_rest(self, engine: Any, timeout_s: float | None, errors: ErrorLog) -> bool:
+        """Whether a batch is left of a resumed epoch; if not, it ends here, and its last losses are recorded."""
+        losses: list[Loss] = []
+        try:
+            while (chunk := engine.read(self.run, timeout_s)) is not None:
+                chunk.losses = losses = losses + chunk.losses
+                if chunk.samples or chunk.failure is not None:
+                    break
+        except BaseException:
+            # Ctrl-C, or a timeout: the next iteration goes on with it all the same.
+            self.ended = True
+            engine.leave(self.run)
+            raise
+        if chunk is None:
+            chunk = Chunk([], (), losses=losses)
+            if errors.cut_off(chunk, engine.counters.samples) is None:
+                self.ended = True
+                engine.leave(self.run, whole=True)
+                for loss in losses:
+                    errors.add(loss.record)
+                return False
+        self.first = chunk
+        return True
+
     def is_held(self) -> bool:
         """Whether somebody still holds an iterator that ``iter(loader)`` gave, and may mean to read it."""
         return self.iterator is not None and self.iterator() is not None

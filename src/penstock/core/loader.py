@@ -133,30 +133,21 @@ class Loader(Views, Adapters[T]):
         self._overtake(stacklevel + 1)
         edge = self._resumed
         iteration = Iteration(self._entered(edge), by)
-        batch = 0
-        if edge is not None:
+        run, batch = iteration.run, 0
+        if edge is None:
+            self._stand_at(run.epoch)
+        else:
             # All of it may have been delivered before the state was saved, and an epoch is never empty for that.
-            try:
-                iteration.first = self._engine.read(iteration.run, self._timeout_s)
-            except BaseException:
-                # Ctrl-C, or a timeout: the next iteration goes on with it all the same.
-                iteration.ended = True
-                self._engine.leave(iteration.run)
-                raise
+            if not iteration.has_rest(self._engine, self._timeout_s, self._errors):
+                self._go_to(run.epoch + 1)
+                return self._begin(by, stacklevel + 1)
             batch = self._saving.moment.batch
-            if iteration.first is None:
-                self._engine.leave(iteration.run, whole=True)
-                self._next_epoch += 1
-                edge, batch = None, 0
-                iteration = Iteration(self._entered(None), by)
-        run = iteration.run
+        # Nothing is called from here on: Ctrl-C comes before it, when all of the epoch is to come, or after it.
         self._epoch = run.epoch
         self._next_epoch = run.epoch + 1
         self._epoch_from = self._handed - batch
-        if edge is None:
-            self._stand_at(run.epoch)
         self._iteration = iteration
-        self._resumed = None  # not before: Ctrl-C may have come until here, and then it is still to be gone on with
+        self._resumed = None
         return iteration
 
     def _overtake(self, stacklevel: int) -> None:
@@ -390,9 +381,14 @@ class Loader(Views, Adapters[T]):
                 self._end_iteration()  # steps() would go on with it
             return
         self._end_iteration()
-        self._next_epoch = epoch
-        self._started = self._resumed = None
+        self._go_to(epoch)
+
+    def _go_to(self, epoch: int) -> None:
+        """Forget what was to be gone on with: next comes this epoch, from its beginning."""
+        self._started = None
         self._stand_at(epoch)
+        self._next_epoch = epoch
+        self._resumed = None
 
     # ------------------------------------------------------------------ saving and loading
 
