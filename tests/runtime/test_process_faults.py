@@ -625,6 +625,15 @@ def test_the_loaders_timeout_names_what_holds_a_batch_up(hang, tmp_path):
         assert "sample 6" in str(exc)
 
 
+def test_a_worker_that_is_stopped_between_two_calls_does_not_hold_up_a_call_with_a_timeout():
+    with ps.Processes(1) as pool:
+        (pid,) = ps.from_sequence([0]).map(lambda _: os.getpid(), on=pool)
+        kill(pid, signal.SIGSTOP)
+        await_true(lambda: state(pid) == "T", "the stop")
+        with ps.from_sequence(range(3)).map(lambda x: x, on=pool, timeout_s=LATE_S).loader(timeout_s=60) as loader:
+            assert list(loader) == [0, 1, 2]
+
+
 # ---------------------------------------------------------------------- crash loops
 
 

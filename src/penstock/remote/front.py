@@ -30,7 +30,7 @@ from penstock.program.chunk import Chunk
 from penstock.program.desk import READING, Desk
 from penstock.remote.cargo import Cargo
 from penstock.remote.connection import Connection, Death, bury
-from penstock.remote.pools import end_with_interpreter
+from penstock.remote.pools import end_with_interpreter, is_stopped
 from penstock.remote.remote_task import Paused, RemoteTask, Sent, described
 from penstock.remote.remote_task import lost as lost_ticket
 from penstock.remote.requests import laid_out, request_for
@@ -346,6 +346,8 @@ class _Front:
                 until = perf_counter() + min(left, timeout_s)
             if connection.wait(until):
                 return
+            if is_stopped(self.worker.process.pid):
+                self.worker.process.kill()
 
     # ------------------------------------------------------------------ deaths
 

@@ -1,4 +1,4 @@
-"""Worker processes and the end of the interpreter."""
+"""Worker processes and the end of the interpreter; and whether a process was stopped by somebody else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import weakref
 
 from penstock.core.workers import LOCK, Crew
 
-__all__ = ["end_with_interpreter"]
+__all__ = ["end_with_interpreter", "is_stopped"]
 
 #: how long workers of a pool have to end at the end of the interpreter
 _EXIT_S = 0.5
@@ -21,6 +21,15 @@ def end_with_interpreter(crew: Crew) -> None:
     """End the worker processes of `crew` with the interpreter, if they are still there."""
     with LOCK:
         _crews.add(crew)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped, by SIGSTOP or a debugger, and so cannot see that its time is up."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in (b"T", b"t")
+    except (OSError, IndexError):
+        return False
 
 
 def _end_pools() -> None:
