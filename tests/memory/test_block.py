@@ -256,19 +256,19 @@ def test_idle_blocks_beyond_what_was_out_lately_are_given_back(blocks):
     for block in many:
         block.release()
     few = [blocks.acquire(MB) for _ in range(2)]
-    for _ in range(3 * module._LATELY):
+    for _ in range(3 * module._SPAN):
         blocks.acquire(MB).array()[0] = 1
     assert blocks.stats()["blocks"] == 3
     assert {block.number for block in few} <= set(blocks._blocks)
 
 
 def test_blocks_in_steady_use_are_kept(blocks):
-    for _ in range(module._LATELY):
+    for _ in range(module._SPAN):
         batches = [blocks.acquire(MB).array() for _ in range(5)]
         del batches
     before = set(blocks._blocks)
     assert len(before) == 5
-    for _ in range(module._LATELY):
+    for _ in range(module._SPAN):
         batches = [blocks.acquire(MB).array() for _ in range(5)]
         del batches
     assert set(blocks._blocks) == before

@@ -8,8 +8,9 @@ from tests.cases import for_each
 
 import penstock as ps
 from penstock.stats.diagnose import LOOP, diagnose
+from penstock.stats.facts import Limits
+from penstock.stats.facts import StageFacts as Facts
 from penstock.stats.history import Snapshot
-from penstock.stats.part import Limits, Part
 
 #: seconds of every made-up run
 RUN_S = 10.0
@@ -49,7 +50,7 @@ def verdict(parts, stats, cores=8, **allowed):
 
 
 def test_a_loop_that_hardly_waits_limits_itself():
-    found = verdict([Part("load")], counters(wait=0.02) | stage("load", 0.4, room=0.6))
+    found = verdict([Facts("load")], counters(wait=0.02) | stage("load", 0.4, room=0.6))
     assert found.limiting == LOOP
     assert found.expected_gain == 1.0
     assert "nothing" in found.advice
@@ -58,7 +59,7 @@ def test_a_loop_that_hardly_waits_limits_itself():
 
 def test_threads_that_hold_the_lock_slow_down_a_loop_that_does_not_wait():
     stats = counters(wait=0.01, cores=1.0, lock_ms=5.0, batch=4) | stage("tokenise", 0.25, 4, 0.75, cpu=0.95)
-    found = verdict([Part("tokenise")], stats, cores=2)
+    found = verdict([Facts("tokenise")], stats, cores=2)
     assert found.limiting == "tokenise"
     assert "5.0 ms" in found.advice
     assert found.expected_gain == pytest.approx(2.0, rel=0.05)
@@ -67,12 +68,12 @@ def test_threads_that_hold_the_lock_slow_down_a_loop_that_does_not_wait():
 def test_a_lock_that_costs_a_fed_loop_next_to_nothing_is_not_worth_a_word():
     # 1.3 ms for each of ten batches a second.
     stats = counters(wait=0.01, cores=1.4, lock_ms=1.3) | stage("decode", 0.7, room=0.3, cpu=0.95)
-    assert verdict([Part("decode")], stats, cores=2).limiting == LOOP
+    assert verdict([Facts("decode")], stats, cores=2).limiting == LOOP
 
 
 def test_a_lock_is_not_blamed_where_cores_are_what_is_lacking():
     stats = counters(wait=0.4, cores=1.95, lock_ms=1.3) | stage("decode", 0.99, cpu=0.95)
-    assert "All 2 cores are in use" in verdict([Part("decode")], stats, cores=2).advice
+    assert "All 2 cores are in use" in verdict([Facts("decode")], stats, cores=2).advice
 
 
 @for_each("wait", [0.01, 0.04])
@@ -80,7 +81,7 @@ def test_threads_that_hold_the_lock_are_named_where_there_are_no_cores_for_proce
     # Another program has one of two cores, so processes would gain nothing; the loop is not to blame for that.
     busy = {"machine_s": RUN_S, "machine_busy_s": 2.0 * RUN_S}
     stats = counters(wait=wait, cores=1.0, lock_ms=5.0, batch=4, **busy)
-    found = verdict([Part("tokenise")], stats | stage("tokenise", 0.99, cpu=0.5), cores=2)
+    found = verdict([Facts("tokenise")], stats | stage("tokenise", 0.99, cpu=0.5), cores=2)
     assert (found.limiting, found.expected_gain) == ("tokenise", 1.0)
     assert "hold the interpreter lock" in found.advice
     assert "Other programs keep 1.0 of the 2 cores busy" in found.advice
@@ -135,7 +136,7 @@ def test_threads_that_hold_the_lock_while_they_wait_for_a_cpu_are_named(run):
         "stage.python.timed_busy_s": busy_s,
         "stage.python.timed_delay_s": delay_s,
     }
-    found = verdict([Part("python")], stats, cores=2)
+    found = verdict([Facts("python")], stats, cores=2)
     assert found.limiting == "python"
     assert "hold the interpreter lock" in found.advice
 
@@ -147,16 +148,16 @@ def test_a_stage_that_sleeps_does_not_hold_the_lock_however_long_it_waits_for_a_
         "stage.download.timed_busy_s": 0.75,
         "stage.download.timed_delay_s": 0.73,
     }
-    assert "lock" not in verdict([Part("download")], stats | delays, cores=2).advice
+    assert "lock" not in verdict([Facts("download")], stats | delays, cores=2).advice
 
 
 def test_a_lock_that_the_loop_itself_holds_is_not_blamed_on_a_stage():
     stats = counters(wait=0.01, cores=1.0, lock_ms=5.0) | stage("load", 0.05, room=0.95, cpu=0.9)
-    assert verdict([Part("load")], stats).limiting == LOOP
+    assert verdict([Facts("load")], stats).limiting == LOOP
 
 
 def test_the_stage_without_time_to_spare_limits():
-    parts = [Part("download", site=1), Part("decode", site=2)]
+    parts = [Facts("download", site=1), Facts("decode", site=2)]
     found = verdict(parts, counters() | stage("download", 0.3, room=0.7, made=1000) | stage("decode", 0.97))
     assert found.limiting == "decode"
     assert "its 2 workers are at work 97 % of the time" in found.advice
@@ -166,25 +167,25 @@ def test_the_stage_without_time_to_spare_limits():
 @for_each("other, gain, change", [(0.0, 2.0, "2 → 4"), (0.8, 1.2, "2 → 3")])
 def test_the_gain_reaches_up_to_the_next_limit(other, gain, change):
     # The loop could take twice as much; the other stage 1 / 0.8 as much, or any.
-    parts = [Part("download", site=1), Part("decode", site=2)]
+    parts = [Facts("download", site=1), Facts("decode", site=2)]
     found = verdict(parts, counters() | stage("download", other) | stage("decode", 0.99))
     assert found.expected_gain == pytest.approx(gain, rel=0.05)
     assert f"{change} workers" in found.advice
 
 
 def test_the_gain_reaches_up_to_the_cores_there_are():
-    found = verdict([Part("decode")], counters(cores=1.4) | stage("decode", 0.99), cores=2)
+    found = verdict([Facts("decode")], counters(cores=1.4) | stage("decode", 0.99), cores=2)
     assert found.expected_gain == pytest.approx(2 / 1.4)
 
 
 def test_where_all_cores_are_in_use_workers_are_no_remedy():
-    found = verdict([Part("decode", kind="process")], counters(cores=1.95) | stage("decode", 0.99), cores=2)
+    found = verdict([Facts("decode", kind="process")], counters(cores=1.95) | stage("decode", 0.99), cores=2)
     assert (found.limiting, found.expected_gain) == ("decode", 1.0)
     assert "All 2 cores are in use" in found.advice
 
 
 def test_of_two_stages_equally_slow_both_are_named():
-    parts = [Part("download", site=1), Part("decode", site=2)]
+    parts = [Facts("download", site=1), Facts("decode", site=2)]
     found = verdict(parts, counters() | stage("download", 0.97) | stage("decode", 0.99))
     assert found.limiting == "decode"
     assert "download is nearly as slow" in found.advice
@@ -192,7 +193,7 @@ def test_of_two_stages_equally_slow_both_are_named():
 
 def test_threads_that_wait_for_the_interpreter_lock_should_be_processes():
     stats = counters(wait=0.8, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.99, workers=4, cpu=0.25)
-    found = verdict([Part("tokenise")], stats, cores=4)
+    found = verdict([Facts("tokenise")], stats, cores=4)
     assert found.limiting == "tokenise"
     assert 'on="process", workers=4' in found.advice
     assert found.expected_gain == pytest.approx(4.0, rel=0.05)
@@ -200,19 +201,19 @@ def test_threads_that_wait_for_the_interpreter_lock_should_be_processes():
 
 def test_processes_do_not_wait_for_that_lock():
     stats = counters(wait=0.8, lock_ms=5.0) | stage("tokenise", 0.99, workers=4, cpu=0.25)
-    assert 'on="process"' not in verdict([Part("tokenise", kind="process")], stats).advice
+    assert 'on="process"' not in verdict([Facts("tokenise", kind="process")], stats).advice
 
 
 def test_a_stream_is_read_by_one_worker_at_a_time():
     stats = counters() | stage("lambda", 0.26, workers=4, reading=0.98)
-    found = verdict([Part("lambda", stream="from_iterable(rows)")], stats)
+    found = verdict([Facts("lambda", stream="from_iterable(rows)")], stats)
     assert found.limiting == "lambda"
     assert "from_iterable(rows) limits" in found.advice
     assert found.expected_gain == 1.0
 
 
 def test_workers_gain_no_more_than_the_stream_that_they_read_gives():
-    part = Part("decode", stream="from_iterable(rows)", ordered=False)
+    part = Facts("decode", stream="from_iterable(rows)", ordered=False)
     found = verdict([part], counters() | stage("decode", 0.99, workers=2, reading=0.5))
     assert "2 → 4 workers" in found.advice
     assert found.expected_gain == pytest.approx(2.0, rel=0.05)
@@ -221,37 +222,37 @@ def test_workers_gain_no_more_than_the_stream_that_they_read_gives():
 @for_each("working", [0.99, 0.9])
 def test_of_a_stream_and_its_workers_about_as_slow_the_stream_is_named(working):
     found = verdict(
-        [Part("decode", stream="from_iterable(rows)")], counters() | stage("decode", working, reading=0.96)
+        [Facts("decode", stream="from_iterable(rows)")], counters() | stage("decode", working, reading=0.96)
     )
     assert "from_iterable(rows) limits" in found.advice
 
 
 def test_coroutines_that_compute_share_one_thread():
     stats = counters(wait=0.9, cores=1.0) | stage("fetch", 1.0, workers=16) | {"stage.fetch.loop_s": 0.97 * RUN_S}
-    found = verdict([Part("fetch", kind="async")], stats, cores=4)
+    found = verdict([Facts("fetch", kind="async")], stats, cores=4)
     assert found.limiting == "fetch"
     assert "its coroutines share one thread, which computes 97 % of the time" in found.advice
     assert 'map() of its own, with on="process", workers=4: up to 4 times as much' in found.advice
     assert "16 →" not in found.advice
-    assert 'on="process"' not in verdict([Part("fetch", kind="async")], stats, cores=4, gil=False).advice
+    assert 'on="process"' not in verdict([Facts("fetch", kind="async")], stats, cores=4, gil=False).advice
 
 
 def test_coroutines_that_share_a_thread_limit_together():
     stats = counters() | stage("fetch", 1.0, workers=8) | stage("parse", 1.0, workers=8)
     loops = {"stage.fetch.loop_s": 0.6 * RUN_S, "stage.parse.loop_s": 0.38 * RUN_S}
-    parts = [Part("fetch", kind="async", site_workers=16), Part("parse", kind="async", site_workers=16)]
+    parts = [Facts("fetch", kind="async", site_workers=16), Facts("parse", kind="async", site_workers=16)]
     assert "share one thread, which computes 98 %" in verdict(parts, stats | loops).advice
 
 
 def test_coroutines_that_wait_get_more_of_them():
     stats = counters() | stage("fetch", 1.0, workers=4) | {"stage.fetch.loop_s": 0.05 * RUN_S}
-    assert "4 → 8 workers" in verdict([Part("fetch", kind="async")], stats).advice
+    assert "4 → 8 workers" in verdict([Facts("fetch", kind="async")], stats).advice
 
 
 def test_coroutines_that_hold_the_lock_are_named_though_the_loop_seems_to_be_fed():
     loop = {"stage.acpu.loop_s": 0.9 * RUN_S}
     stats = counters(wait=0.03, cores=1.0, lock_ms=3.0, batch=4) | stage("acpu", 0.8, 8, 0.2, cpu=0.14) | loop
-    found = verdict([Part("acpu", kind="async")], stats, cores=2)
+    found = verdict([Facts("acpu", kind="async")], stats, cores=2)
     assert found.limiting == "acpu"
     assert "its coroutines hold the interpreter lock" in found.advice
     assert "Move what computes into a map() of its own" in found.advice
@@ -259,15 +260,15 @@ def test_coroutines_that_hold_the_lock_are_named_though_the_loop_seems_to_be_fed
 
 def test_whoever_is_always_at_work_lacks_workers_however_little_has_been_delivered():
     # 14 samples made, 10 of them delivered: the others are ready.
-    found = verdict([Part("fetch")], counters(samples=10, batch=1) | stage("fetch", 0.7, made=14))
+    found = verdict([Facts("fetch")], counters(samples=10, batch=1) | stage("fetch", 0.7, made=14))
     assert "not for lack of workers" in found.advice
-    found = verdict([Part("fetch")], counters(samples=10, batch=1) | stage("fetch", 1.0, made=14))
+    found = verdict([Facts("fetch")], counters(samples=10, batch=1) | stage("fetch", 1.0, made=14))
     assert "2 → 4 workers" in found.advice
 
 
 def test_a_data_server_that_limits_is_asked_why_on_its_own_machine():
     stats = counters() | stage("augment", 0.26, workers=4, reading=0.98)
-    found = verdict([Part("augment", stream="connect(tcp://10.0.0.7:5557)")], stats)
+    found = verdict([Facts("augment", stream="connect(tcp://10.0.0.7:5557)")], stats)
     assert found.limiting == "augment"
     assert found.advice.startswith("connect(tcp://10.0.0.7:5557) limits: batches come at 102/s")
     assert "penstock serve --report-s 10" in found.advice
@@ -276,7 +277,10 @@ def test_a_data_server_that_limits_is_asked_why_on_its_own_machine():
 
 
 def test_a_data_server_that_a_reservoir_hides_is_asked_too():
-    parts = [Part("read", stream="connect(tcp://a:1)", reservoir="r", feeder="read", site=1), Part("batch", site=2)]
+    parts = [
+        Facts("read", stream="connect(tcp://a:1)", reservoir="r", feeder="read", site=1),
+        Facts("batch", site=2),
+    ]
     stats = counters(wait=0.01, **{"r.draws": 1000, "r.fresh_share": 0.5})
     found = verdict(parts, stats | stage("read", 0.9, reading=0.9, made=500) | stage("batch", 0.1))
     assert "penstock serve --report-s 10" in found.advice
@@ -284,14 +288,14 @@ def test_a_data_server_that_a_reservoir_hides_is_asked_too():
 
 def test_work_in_the_loops_own_thread_should_have_a_worker():
     # Half of the time each: a worker of its own makes it twice as fast.
-    found = verdict([Part("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1))
+    found = verdict([Facts("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1))
     assert found.limiting == "decode"
     assert "workers=1" in found.advice
     assert found.expected_gain == pytest.approx(2.0)
 
 
 def test_uneven_work_needs_room_and_not_workers():
-    part = Part("decode", last_op="batch(10)", ready=8)
+    part = Facts("decode", last_op="batch(10)", ready=8)
     found = verdict([part], counters() | stage("decode", 0.3, workers=4, room=0.7))
     assert found.limiting == "decode"
     assert "prefetch(16) after batch(10)" in found.advice
@@ -315,7 +319,7 @@ def op(label, name, share, p50=0.001, p99=0.001, longest=0.001, tail=0.0):
 
 
 def test_calls_that_take_much_longer_than_others_are_named_and_bridged():
-    part = Part("decode", last_op="batch(10)", ready=8, ops=("decode",))
+    part = Facts("decode", last_op="batch(10)", ready=8, ops=("decode",))
     stats = counters() | stage("decode", 0.3, workers=4, room=0.7)
     found = verdict([part], stats | op("decode", "decode", 0.9, p50=0.0005, p99=0.4, longest=0.9, tail=0.8))
     # The loop would take 20 batches in a second, so 18 in 0.9 s.
@@ -324,7 +328,7 @@ def test_calls_that_take_much_longer_than_others_are_named_and_bridged():
 
 
 def test_ops_that_ride_together_are_told_apart():
-    part = Part("decode+augment", ops=("from_files", "decode", "augment"))
+    part = Facts("decode+augment", ops=("from_files", "decode", "augment"))
     stats = counters() | stage("decode+augment", 0.99) | op("decode+augment", "decode", 0.71, p99=0.02)
     found = verdict([part], stats | op("decode+augment", "augment", 0.22))
     assert found.limiting_op == "decode"
@@ -338,21 +342,21 @@ def test_ops_that_ride_together_are_told_apart():
 def test_the_one_op_that_takes_all_time_is_named_unless_the_stage_is_called_after_it():
     timed = op("decode+batch", "decode", 0.98)
     stats = counters() | stage("decode+batch", 0.99) | timed
-    part = Part("decode+batch", ops=("from_files", "decode", "batch"))
+    part = Facts("decode+batch", ops=("from_files", "decode", "batch"))
     assert "Of its time, decode takes 98 %." in verdict([part], stats).advice
     stats = counters() | stage("decode", 0.99) | op("decode", "decode", 0.98)
-    assert "Of its time" not in verdict([Part("decode", ops=("from_files", "decode"))], stats).advice
+    assert "Of its time" not in verdict([Facts("decode", ops=("from_files", "decode"))], stats).advice
 
 
 def test_an_op_without_a_share_worth_a_word_is_not_said_to_limit():
     stats = counters() | stage("fetch+batch", 0.99) | op("fetch+batch", "batch", 0.01)
-    assert verdict([Part("fetch+batch", ops=("fetch", "batch"))], stats).limiting_op == ""
+    assert verdict([Facts("fetch+batch", ops=("fetch", "batch"))], stats).limiting_op == ""
 
 
 def test_a_bound_on_memory_is_named_with_one_that_would_do():
     stats = counters() | stage("decode", 0.3, workers=4, room=0.7)
     stats["stage.decode.waiting_memory_s"] = 0.6 * 4 * RUN_S
-    found = verdict([Part("decode")], stats, memory=100_000_000)
+    found = verdict([Facts("decode")], stats, memory=100_000_000)
     assert found.limiting == "decode"
     assert "loader(memory='100MB') limits" in found.advice
     assert "memory='240MB'" in found.advice
@@ -360,7 +364,7 @@ def test_a_bound_on_memory_is_named_with_one_that_would_do():
 
 
 def test_memory_that_waits_for_a_slow_stage_behind_it_is_not_blamed():
-    parts = [Part("decode", site=1), Part("slow", site=2)]
+    parts = [Facts("decode", site=1), Facts("slow", site=2)]
     stats = counters() | stage("decode", 0.1, room=0.9) | stage("slow", 0.99)
     stats["stage.decode.waiting_memory_s"] = 0.9 * 2 * RUN_S
     assert verdict(parts, stats, memory=1000).limiting == "slow"
@@ -368,7 +372,7 @@ def test_memory_that_waits_for_a_slow_stage_behind_it_is_not_blamed():
 
 def test_a_cpu_quota_counts_as_cores():
     stats = counters(cores=1.95) | stage("decode", 0.99, cpu=0.98)
-    found = verdict([Part("decode", kind="process")], stats, cores=64, quota=2.0)
+    found = verdict([Facts("decode", kind="process")], stats, cores=64, quota=2.0)
     assert found.expected_gain == 1.0
     assert "the 2 cores that the CPU quota of the cgroup allows are in use" in found.advice
     assert found.cores == 2.0
@@ -377,14 +381,14 @@ def test_a_cpu_quota_counts_as_cores():
 def test_a_quota_that_makes_the_run_wait_is_named_however_little_it_gets():
     # On a busy machine less than the quota is used, and still the quota stops it again and again.
     stats = counters(cores=0.3) | stage("decode", 0.99, cpu=0.2) | {"quota_periods": 100, "quota_throttled": 60}
-    found = verdict([Part("decode", kind="process")], stats, cores=64, quota=0.5)
+    found = verdict([Facts("decode", kind="process")], stats, cores=64, quota=0.5)
     assert found.expected_gain == 1.0
     assert "CPU quota" in found.advice
 
 
 def test_a_quota_bounds_processes_that_are_advised():
     stats = counters(wait=0.8, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.99, workers=8, cpu=0.125)
-    found = verdict([Part("tokenise")], stats, cores=64, quota=2.0)
+    found = verdict([Facts("tokenise")], stats, cores=64, quota=2.0)
     assert 'on="process", workers=2' in found.advice
     assert found.expected_gain == pytest.approx(2.0, rel=0.05)
 
@@ -395,11 +399,11 @@ def busy_neighbours(cores):
 
 def test_cores_that_other_programs_take_are_not_promised():
     stats = counters(cores=1.0) | stage("decode", 0.99, workers=1, cpu=0.99)
-    assert verdict([Part("decode", kind="process")], stats, cores=4).expected_gain == pytest.approx(2.0)
-    found = verdict([Part("decode", kind="process")], stats | busy_neighbours(3.8), cores=4)
+    assert verdict([Facts("decode", kind="process")], stats, cores=4).expected_gain == pytest.approx(2.0)
+    found = verdict([Facts("decode", kind="process")], stats | busy_neighbours(3.8), cores=4)
     assert found.others == pytest.approx(2.8)
     assert found.cores == pytest.approx(2.0)  # the system shares fairly
-    found = verdict([Part("decode", kind="process")], stats | busy_neighbours(1.95), cores=2)
+    found = verdict([Facts("decode", kind="process")], stats | busy_neighbours(1.95), cores=2)
     assert found.expected_gain == 1.0
     assert "Other programs keep 0.9 of the 2 cores busy" in found.advice
     assert "other programs kept 0.9 cores busy" in str(found)
@@ -407,7 +411,7 @@ def test_cores_that_other_programs_take_are_not_promised():
 
 def test_sleeping_work_gains_on_a_busy_machine_too():
     stats = counters(cores=0.05) | stage("download", 0.99, workers=1)
-    assert verdict([Part("download")], stats | busy_neighbours(2.0), cores=2).expected_gain > 1.8
+    assert verdict([Facts("download")], stats | busy_neighbours(2.0), cores=2).expected_gain > 1.8
 
 
 def test_work_that_sleeps_and_waits_for_a_cpu_when_it_wakes_does_not_compute():
@@ -417,7 +421,7 @@ def test_work_that_sleeps_and_waits_for_a_cpu_when_it_wakes_does_not_compute():
         "stage.download.timed_busy_s": 0.75,
         "stage.download.timed_delay_s": 0.74,
     }
-    found = verdict([Part("download")], stats | delays, cores=2)
+    found = verdict([Facts("download")], stats | delays, cores=2)
     assert "2 → 4 workers" in found.advice
     assert found.expected_gain > 1.8
 
@@ -426,7 +430,7 @@ def test_work_that_sleeps_and_waits_for_a_cpu_when_it_wakes_does_not_compute():
 def test_no_more_workers_than_cores_are_advised_for_what_computes(workers):
     # Four fifths on a CPU: by the time that cores are used alone, there would be room for more.
     stats = counters(wait=0.95, cores=0.8 * workers) | stage("decode", 0.99, workers=workers, cpu=0.8)
-    found = verdict([Part("decode", kind="process")], stats, cores=4)
+    found = verdict([Facts("decode", kind="process")], stats, cores=4)
     if workers < 4:
         assert f"{workers} → 4 workers" in found.advice
         assert found.expected_gain == pytest.approx(4 / workers)
@@ -439,7 +443,7 @@ def test_what_computes_is_known_on_a_busy_machine_too():
     # Other programs take half of the time that the two workers would need.
     stats = counters(cores=1.0) | stage("decode", 0.99, workers=2, cpu=0.5) | busy_neighbours(2.0)
     delays = {"stage.decode.timed_s": 1.0, "stage.decode.timed_busy_s": 0.97, "stage.decode.timed_delay_s": 0.48}
-    found = verdict([Part("decode", kind="process")], stats | delays, cores=2)
+    found = verdict([Facts("decode", kind="process")], stats | delays, cores=2)
     assert found.expected_gain == 1.0
     assert "→" not in found.advice
     assert "Its workers wait 48 % of their time for a CPU." in found.advice
@@ -449,17 +453,17 @@ def test_what_computes_is_known_on_a_busy_machine_too():
 def test_a_copy_of_memory_does_not_get_more_workers():
     stats = counters(cores=1.0) | stage("from_arrays", 0.99, workers=1, cpu=0.95)
     copying = {"stage.from_arrays.timed_s": 1.0, "stage.from_arrays.timed_bytes": 3e9}
-    found = verdict([Part("from_arrays", kind="process")], stats | copying)
+    found = verdict([Facts("from_arrays", kind="process")], stats | copying)
     assert found.expected_gain == 1.0
     assert "3.0 GB/s" in found.advice
     assert "→" not in found.advice
     computing = copying | {"stage.from_arrays.timed_bytes": 3e8}
-    assert "1 → 2 workers" in verdict([Part("from_arrays", kind="process")], stats | computing).advice
+    assert "1 → 2 workers" in verdict([Facts("from_arrays", kind="process")], stats | computing).advice
 
 
 def test_threads_of_libraries_inside_workers_are_found():
     stats = counters(cores=3.9) | stage("blur", 0.99, workers=2, cpu=1.95)
-    found = verdict([Part("blur", kind="process")], stats, cores=4)
+    found = verdict([Facts("blur", kind="process")], stats, cores=4)
     assert found.expected_gain == 1.0
     assert "All 4 cores are in use" in found.advice
     assert "keeps 1.9 cores busy" in found.advice or "keeps 2.0 cores busy" in found.advice
@@ -468,24 +472,24 @@ def test_threads_of_libraries_inside_workers_are_found():
 
 def test_without_an_interpreter_lock_nobody_waits_for_it():
     stats = counters(wait=0.8, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.99, workers=4, cpu=0.25)
-    found = verdict([Part("tokenise")], stats, cores=4, gil=False)
+    found = verdict([Facts("tokenise")], stats, cores=4, gil=False)
     assert "lock" not in found.advice
     assert "process" not in found.advice
     inline = verdict(
-        [Part("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1, cpu=0.99), gil=False
+        [Facts("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1, cpu=0.99), gil=False
     )
     assert "process" not in inline.advice
 
 
 def test_samples_that_fail_are_told():
-    found = verdict([Part("load")], counters(errors=500) | stage("load", 0.99))
+    found = verdict([Facts("load")], counters(errors=500) | stage("load", 0.99))
     assert "33 % of the samples fail and are left out" in found.advice
-    assert "fail" not in verdict([Part("load")], counters(errors=5) | stage("load", 0.99)).advice
+    assert "fail" not in verdict([Facts("load")], counters(errors=5) | stage("load", 0.99)).advice
 
 
 def test_the_slowest_rank_speaks_for_all():
-    quick = verdict([Part("decode")], counters(wait=0.1) | stage("decode", 0.5))
-    slow = verdict([Part("download")], counters(wait=0.6) | stage("download", 0.99))
+    quick = verdict([Facts("decode")], counters(wait=0.1) | stage("decode", 0.5))
+    slow = verdict([Facts("download")], counters(wait=0.6) | stage("download", 0.99))
     found = ps.Diagnosis.merge([quick, json.loads(json.dumps(slow.to_dict())), quick])
     assert found.limiting == "download"
     assert found.wait_share == pytest.approx(0.6)
@@ -500,8 +504,8 @@ def test_the_slowest_rank_speaks_for_all():
 
 
 def test_every_rank_has_a_line_in_the_report_and_of_many_those_that_wait_longest():
-    quick = verdict([Part("decode")], counters(wait=0.1) | stage("decode", 0.5))
-    slow = verdict([Part("download")], counters(wait=0.6) | stage("download", 0.99))
+    quick = verdict([Facts("decode")], counters(wait=0.1) | stage("decode", 0.5))
+    slow = verdict([Facts("download")], counters(wait=0.6) | stage("download", 0.99))
     report = str(ps.Diagnosis.merge([quick, slow])).splitlines()
     assert report[-3].split() == ["waits", "gets", "could", "take", "limited", "by"]
     assert report[-2].split() == ["rank", "0", "10", "%", "100/s", "111/s", quick.limiting]
@@ -518,44 +522,50 @@ def test_no_ranks_cannot_be_merged():
 
 
 def test_an_inline_stage_that_takes_next_to_no_time_is_not_blamed():
-    parts = [Part("slow", site=1), Part("quick", site=2, kind="inline")]
+    parts = [Facts("slow", site=1), Facts("quick", site=2, kind="inline")]
     found = verdict(parts, counters() | stage("slow", 0.99, workers=1) | stage("quick", 0.01, workers=1))
     assert found.limiting == "slow"
 
 
 def test_inline_work_that_computes_needs_a_process():
-    found = verdict([Part("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1, cpu=0.99))
+    found = verdict([Facts("decode", kind="inline")], counters() | stage("decode", 0.5, workers=1, cpu=0.99))
     assert 'on="process", workers=1' in found.advice
 
 
 def test_a_pool_that_is_busy_with_others_is_told():
-    found = verdict([Part("decode", pooled=True)], counters() | stage("decode", 0.3, workers=4, room=0.1))
+    found = verdict([Facts("decode", pooled=True)], counters() | stage("decode", 0.3, workers=4, room=0.1))
     assert "busy with others" in found.advice
 
 
 def test_pauses_between_epochs_change_nothing():
     stats = counters(cores=1.95) | stage("decode", 0.99)
     paused = stats | {"open_s": 3 * RUN_S, "stage.decode.waiting_room_s": 2 * 2 * RUN_S}
-    for found in (verdict([Part("decode")], stats, cores=2), verdict([Part("decode")], paused, cores=2)):
+    for found in (
+        verdict([Facts("decode")], stats, cores=2),
+        verdict([Facts("decode")], paused, cores=2),
+    ):
         assert "All 2 cores are in use" in found.advice
         assert found.stages[0].working == pytest.approx(0.99, abs=0.01)
 
 
 def test_a_stream_behind_a_reservoir_is_named():
-    parts = [Part("load", site=1, reservoir="reservoir", feeder="load", stream="rows"), Part("batch", site=2)]
+    parts = [
+        Facts("load", site=1, reservoir="reservoir", feeder="load", stream="rows"),
+        Facts("batch", site=2),
+    ]
     stats = counters(wait=0.01) | stage("load", 0.99, workers=1, made=500, reading=0.98) | stage("batch", 0.01)
     found = verdict(parts, stats | reservoir(1000, 0.5))
     assert "rows is read by one worker at a time" in found.advice
 
 
 def test_workers_that_are_shared_grow_for_all_of_their_stages():
-    parts = [Part("one", site=1, site_workers=2), Part("two", site=1, site_workers=2)]
+    parts = [Facts("one", site=1, site_workers=2), Facts("two", site=1, site_workers=2)]
     found = verdict(parts, counters(wait=0.9) | stage("one", 0.5) | stage("two", 0.49))
     assert found.expected_gain == pytest.approx(4.0)
 
 
 def test_stages_that_share_workers_limit_together():
-    parts = [Part("decode", site=1, site_workers=4), Part("batch", site=1, site_workers=4)]
+    parts = [Facts("decode", site=1, site_workers=4), Facts("batch", site=1, site_workers=4)]
     stats = counters() | stage("decode", 0.6, workers=4) | stage("batch", 0.39, workers=4)
     found = verdict(parts, stats)
     assert found.limiting == "decode"
@@ -567,7 +577,7 @@ def reservoir(draws, fresh_share):
     return {"reservoir.draws": draws, "reservoir.fresh_share": fresh_share}
 
 
-RESERVED = [Part("decode", site=1, reservoir="reservoir", feeder="decode"), Part("batch", site=2)]
+RESERVED = [Facts("decode", site=1, reservoir="reservoir", feeder="decode"), Facts("batch", site=2)]
 
 
 def test_a_reservoir_that_hides_a_slow_stage_is_told_with_what_it_costs():
@@ -603,7 +613,7 @@ def test_with_max_reuse_the_stage_before_a_reservoir_can_limit():
 
 
 def test_before_anything_is_read_there_is_nothing_to_say():
-    found = verdict([Part("load")], {})
+    found = verdict([Facts("load")], {})
     assert found.limiting == LOOP
     assert "Nothing has been read yet" in found.advice
     assert found.wait_share == 0.0
@@ -614,20 +624,20 @@ def test_only_what_was_counted_in_between_matters():
     before = counters(wait=0.9) | stage("decode", 0.99)
     after = {key: 2 * value for key, value in before.items()} | {"stage.decode.workers": 2}
     after["wait_s"] = before["wait_s"] + 0.01
-    found = diagnose([Part("decode")], Snapshot(0.0, before), Snapshot(RUN_S, after), Limits(8))
+    found = diagnose([Facts("decode")], Snapshot(0.0, before), Snapshot(RUN_S, after), Limits(8))
     assert found.limiting == LOOP
     assert found.samples == 1000
 
 
 def test_capacity_is_what_the_workers_would_make_if_they_never_waited():
-    (row,) = verdict([Part("decode")], counters() | stage("decode", 0.5)).stages
+    (row,) = verdict([Facts("decode")], counters() | stage("decode", 0.5)).stages
     assert row.capacity == pytest.approx(200)
     assert (row.working, row.waiting_input, row.waiting_room) == pytest.approx((0.5, 0.5, 0.0))
     assert (row.workers, row.on) == (2, "thread")
 
 
 def test_the_report_has_a_row_for_every_stage_and_marks_the_limit():
-    parts = [Part("download", site=1), Part("decode", site=2, kind="process")]
+    parts = [Facts("download", site=1), Facts("decode", site=2, kind="process")]
     found = verdict(parts, counters() | stage("download", 0.3, room=0.7) | stage("decode", 0.97))
     lines = str(found).splitlines()
     assert lines[0] == found.advice
@@ -639,7 +649,7 @@ def test_the_report_has_a_row_for_every_stage_and_marks_the_limit():
 
 
 def test_it_is_plain_data_too():
-    found = verdict([Part("load")], counters(wait=1.0) | stage("load", 0.0)).to_dict()
+    found = verdict([Facts("load")], counters(wait=1.0) | stage("load", 0.0)).to_dict()
     assert found["limiting"] == "load"
     assert found["stages"][0]["capacity"] is None
     assert found["expected_gain"] == 4

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping
 
 from penstock.core.observer import Observer
-from penstock.core.parts import parts_of
+from penstock.core.stage_facts import facts_of
 from penstock.errors import PlanError
 from penstock.machine import cpu_quota, cpus
 from penstock.plan.plan import Plan
 from penstock.stats.diagnose import diagnose
+from penstock.stats.facts import Limits
 from penstock.stats.history import Snapshot
-from penstock.stats.part import Limits
 from penstock.stats.report import Diagnosis, percent
 
 __all__ = ["diagnosed", "diagnosis", "report"]
@@ -34,7 +34,7 @@ def diagnosis(plan: Plan, observer: Observer, stats: dict[str, float], last_s: f
 
 def diagnosed(plan: Plan, before: Snapshot, now: Snapshot) -> Diagnosis:
     """What limited a loader between two snapshots of its counters."""
-    return diagnose(parts_of(plan), before, now, limits(now.stats))
+    return diagnose(facts_of(plan), before, now, limits(now.stats))
 
 
 def limits(stats: Mapping[str, float]) -> Limits:

@@ -103,7 +103,7 @@ def serve(request: Request, control_fd: int) -> NoReturn:
     """Load what workers need, then fork one per order, and tell of its end. Ends with the parent."""
     code = 1
     try:
-        _settle_signals()
+        _reset_signals()
         _take_main_away(request)
         control = socket.socket(fileno=control_fd)
         _preload(request, control_fd)
@@ -270,7 +270,7 @@ def run(request: Request, sock: int, lifeline: int) -> NoReturn:
     """Set the process up, call the entry function, and end."""
     code = 1
     try:
-        _settle_signals()
+        _reset_signals()
         _hold(lifeline)
         _take_main_away(request)
         _set_up(request)
@@ -318,7 +318,7 @@ def hung_up(fd: int) -> int:
     return next((event for _, event in poll.poll(0)), 0)
 
 
-def _settle_signals() -> None:
+def _reset_signals() -> None:
     """No interrupts, no handlers that were made elsewhere; ignored signals stay ignored, as after exec."""
     signal.set_wakeup_fd(-1)
     for ours in (signal.SIGINT, signal.SIGTERM):

@@ -139,7 +139,7 @@ def acquire(key: Key, environ: Mapping[str, str]) -> Server:
             server.users += 1
             return server
     finally:
-        _settle()
+        _end_unused()
 
 
 def add(server: Server) -> None:
@@ -170,7 +170,7 @@ def discard(server: Server) -> None:
 def release(server: Server) -> None:
     """Give a server back. Waits until it has ended if nobody else uses it."""
     _released.put(server)
-    _settle()
+    _end_unused()
 
 
 @uninterrupted()
@@ -181,7 +181,7 @@ def replace(server: Server, environ: Mapping[str, str]) -> Server:
     return acquire(server.key, environ)
 
 
-def _settle() -> None:
+def _end_unused() -> None:
     """End servers that nobody uses. Whoever has the lock comes here after letting go of it."""
     idle: list[Server] = []
     while not _released.empty() and starting.acquire(blocking=False):
@@ -235,7 +235,7 @@ def unnamed_file() -> IO[bytes]:
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """For the birth of a process, which unblocks them when it has settled what to do about them."""
+    """For the birth of a process, which unblocks them once it has its own handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield

@@ -7,7 +7,7 @@ Guarantees:
 
 * A block is lent again only when the last view of its array has died: of numpy, torch, DLPack or anything
   else that holds the array. A batch that is kept keeps its memory, also after `Blocks.close`.
-* Where there is a bound on memory (`spare`), idle blocks take no more than it leaves beside what is in use.
+* Under a bound on memory (`spare`), idle blocks take at most what the bound leaves beside the lent ones.
 * Memory is reserved when a block is made. Too little of it is an exception there, never a bus error later.
 * Blocks have no name, so nothing is left of them when their processes have ended, however they ended.
 * A process holds one descriptor per block that it owns, within a bound over all `Blocks`, and none for a
@@ -38,12 +38,12 @@ __all__ = ["Block", "BlockMap", "Blocks", "single_block"]
 
 #: blocks of one process, over all `Blocks`, whatever the limit on descriptors
 _MOST_BLOCKS = 256
-#: that limit is divided by this: the rest is the user's
+#: blocks may take this part of the descriptors of the process, as a divisor; the others are for the user
 _SHARE_OF_DESCRIPTORS = 8
-#: of the blocks there may be, how many may be out before the others are kept for those who must have one
-_PLENTY = 0.75
-#: how many acquires "lately" means where idle blocks are given back
-_LATELY = 256
+#: lent blocks that make the others scarce, as a share of the blocks and bytes that there may be
+_SCARCE = 0.75
+#: after so many acquires, idle blocks beyond the peak of the last two such spans are given back
+_SPAN = 256
 
 _numbers = count()
 
@@ -63,7 +63,7 @@ class Block:
         self.size = size
         #: which use this is; a view of an earlier one that dies late does not end it
         self.generation = 0
-        #: the array of this use is out, and its death ends the use
+        #: `array` was called: the death of that array ends the use
         self.lent = False
         self._returned = returned
 
@@ -80,16 +80,16 @@ class Block:
         return np.asarray(lease)
 
     def release(self) -> None:
-        """Give it back where it has no array, as that of a worker that has died. Never waits.
+        """Give a block back that has no array, such as one that a dead worker was to write to. Never waits.
 
-        Nobody may write to it any more. Does nothing if its array decides.
+        Nobody may write to it afterwards. Does nothing after `array`: then the death of the array gives it back.
         """
         if not self.lent:
             self._returned.put((self.number, self.generation))
 
     @property
     def closed(self) -> bool:
-        """It is given back to the system; a process that it was handed to may drop it."""
+        """Whether it was given back to the system. A process that has mapped it may drop it."""
         return self._mapping is None
 
     def _mapped(self) -> Mapping:
@@ -166,7 +166,7 @@ class Blocks:
                     self._lend(block)
                 self._keep_spare()
         finally:
-            self._settle()
+            self._empty_if_closed()
         return None if self._closed else block
 
     def descriptor(self, block: Block) -> int | None:
@@ -180,22 +180,22 @@ class Blocks:
         except OSError:
             return None
         finally:
-            self._settle()
+            self._empty_if_closed()
 
     def trim(self) -> None:
-        """Give idle blocks back that there is no room for any more: somebody is about to use memory elsewhere."""
+        """Give back idle blocks that the bound has no room for: somebody needs the memory elsewhere."""
         if self._spare is None or not self._blocks:
             return
         with self._lock:
             self._drain()
             self._keep_spare()
-        self._settle()
+        self._empty_if_closed()
 
     @property
     def scarce(self) -> bool:
-        """So much is out that what can be copied should be."""
+        """Whether so much is lent that a chunk that can be copied should be."""
         out = len(self._blocks) - len(self._idle)
-        return self._bytes_out > _PLENTY * self.limit_bytes or out > _PLENTY * _most_blocks()
+        return self._bytes_out > _SCARCE * self.limit_bytes or out > _SCARCE * _most_blocks()
 
     @property
     def nbytes(self) -> int:
@@ -212,7 +212,7 @@ class Blocks:
                 "bytes": self._bytes,
                 "bytes_out": self._bytes_out,
             }
-        self._settle()
+        self._empty_if_closed()
         return stats
 
     def bound(self, spare: Callable[[int], int] | None) -> None:
@@ -225,7 +225,7 @@ class Blocks:
         Never waits: the garbage collector may call it while its own thread is inside `acquire`.
         """
         self._closed = True
-        self._settle()
+        self._empty_if_closed()
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +251,7 @@ class Blocks:
         self._bytes_out += block.size
         self._peak = max(self._peak, self._bytes_out)
         self._acquired += 1
-        if self._acquired % _LATELY == 0:
+        if self._acquired % _SPAN == 0:
             # Two spans, so that a peak is remembered for at least one.
             self._shrink(to_bytes=max(self._peak, self._peak_before))
             self._peak_before, self._peak = self._peak, self._bytes_out
@@ -299,7 +299,7 @@ class Blocks:
         return self._bytes + size <= self.limit_bytes and len(_owned) < _most_blocks()
 
     def _keep_spare(self, more_out: int = 0) -> None:
-        """Keep no more idle blocks than there is room for, with so many more bytes out."""
+        """Keep no more idle blocks than the bound on memory allows when `more_out` more bytes are lent."""
         if self._spare is not None and self._idle:
             self._shrink(to_bytes=self._bytes_out + self._spare(self._bytes_out + more_out))
 
@@ -316,7 +316,7 @@ class Blocks:
         self._bytes -= block.size
         block.close(idle=True)
 
-    def _settle(self) -> None:
+    def _empty_if_closed(self) -> None:
         """Give everything back if this is closed. Whoever has the lock comes here after letting go of it."""
         if self._closed and self._lock.acquire(blocking=False):
             try:

@@ -88,7 +88,7 @@ def whole_pages(nbytes: int) -> int:
 
 
 def refused(size: int, exc: OSError, held: Collection[Any] = ()) -> PenstockError:
-    """What to raise if the system refuses shared memory, with what there is already."""
+    """The error for shared memory that the system refuses. `held` are the blocks that exist already."""
     held_bytes = sum(one.size for one in held)
     return PenstockError(
         f"no shared memory for {size / 1e6:.1f} MB beside {len(held)} blocks of {held_bytes / 1e6:.1f} MB in all: "

@@ -27,40 +27,15 @@ _Key = tuple[tuple[int, ...], np.dtype[Any]]
 class _Lease:
     """Owns an array until the last view of it dies. Its `__del__` may run inside the garbage collector."""
 
-    __slots__ = ("__array_interface__", "raw", "shelf")
+    __slots__ = ("__array_interface__", "owner", "raw")
 
-    def __init__(self, raw: NDArray[Any], shelf: _Shelf) -> None:
+    def __init__(self, raw: NDArray[Any], owner: Recycler) -> None:
         self.raw = raw
-        self.shelf = shelf
+        self.owner = owner
         self.__array_interface__ = raw.__array_interface__
 
     def __del__(self) -> None:
-        self.shelf.put(self.raw)
-
-
-class _Shelf:
-    """Freed arrays by shape and type. Takes no lock: each step is one that cannot be interrupted."""
-
-    def __init__(self) -> None:
-        self._free: dict[_Key, list[NDArray[Any]]] = {}
-        self._bytes = 0
-
-    def take(self, key: _Key) -> NDArray[Any] | None:
-        try:
-            raw = self._free[key].pop()
-        except (KeyError, IndexError):
-            return None
-        self._bytes -= raw.nbytes
-        return raw
-
-    def put(self, raw: NDArray[Any]) -> None:
-        if raw.nbytes > _MOST_BYTES:
-            return
-        if self._bytes + raw.nbytes > _MOST_BYTES:
-            # Other shapes are of the past, or this one has enough.
-            self._free, self._bytes = {}, 0
-        self._free.setdefault((raw.shape, raw.dtype), []).append(raw)
-        self._bytes += raw.nbytes
+        self.owner.take_back(self.raw)
 
 
 class Recycler:
@@ -79,15 +54,31 @@ class Recycler:
     """
 
     def __init__(self) -> None:
-        self._shelf = _Shelf()
+        # No lock guards these: each step is one that cannot be interrupted.
+        self._free: dict[_Key, list[NDArray[Any]]] = {}
+        self._bytes = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array with arbitrary content, the caller's own for as long as it lives."""
         if prod(shape) * dtype.itemsize < _LEAST_BYTES or dtype.hasobject:
             return np.empty(shape, dtype)
-        raw = self._shelf.take((shape, dtype))
-        array = np.asarray(_Lease(np.empty(shape, dtype) if raw is None else raw, self._shelf))
+        try:
+            raw = self._free[shape, dtype].pop()
+            self._bytes -= raw.nbytes
+        except (KeyError, IndexError):
+            raw = np.empty(shape, dtype)
+        array = np.asarray(_Lease(raw, self))
         return array.view(dtype) if dtype.names else array  # numpy's interface does not tell all of a structure
+
+    def take_back(self, raw: NDArray[Any]) -> None:
+        """Nobody looks at the memory of `raw` any more."""
+        if raw.nbytes > _MOST_BYTES:
+            return
+        if self._bytes + raw.nbytes > _MOST_BYTES:
+            # Other shapes are of the past, or this one has enough.
+            self._free, self._bytes = {}, 0
+        self._free.setdefault((raw.shape, raw.dtype), []).append(raw)
+        self._bytes += raw.nbytes
 
     def __reduce__(self) -> tuple[type[Recycler], tuple[()]]:
         return Recycler, ()

@@ -12,7 +12,7 @@ from penstock.errors import OnError, PlanError
 from penstock.executors.executor import Placement, Pool
 from penstock.lazy import named
 from penstock.ops.fields import get_field, with_field
-from penstock.ops.functions import as_function, check_function, function_name, is_async, settled, where
+from penstock.ops.functions import as_function, check_function, function_name, is_async, result_of, where
 from penstock.ops.op import Delivery, In, Op, Out
 
 __all__ = ["CallOp", "Retry"]
@@ -126,7 +126,7 @@ class CallOp(Op[In, Out]):
             if self.asynchronous:
 
                 async def on_field(sample: Any, *extra: Any) -> Any:
-                    return self.replaced(sample, await settled(fn(get_field(sample, key), *extra)))
+                    return self.replaced(sample, await result_of(fn(get_field(sample, key), *extra)))
 
                 return on_field
             return lambda sample, *extra: self.replaced(sample, fn(get_field(sample, key), *extra))

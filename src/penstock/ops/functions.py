@@ -20,7 +20,7 @@ __all__ = [
     "function_name",
     "is_async",
     "per_worker",
-    "settled",
+    "result_of",
     "where",
 ]
 
@@ -110,7 +110,7 @@ def where(fn: Any) -> str:
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
 
 
-async def settled(result: Any) -> Any:
+async def result_of(result: Any) -> Any:
     """What a coroutine returns; an asynchronous iterator stays as it is."""
     if isinstance(result, AsyncIterator):
         return result

@@ -235,7 +235,7 @@ class _Drawing(Joint):
         if self.stop is None:
             self.stop = content.per_pass
         while True:
-            self._settle()
+            self._place_waiting()
             if reserve.waiting or self._has_all():
                 return False
             if source.count:
@@ -249,7 +249,7 @@ class _Drawing(Joint):
         source.renew(number)
         self.reserve.come, self.reserve.whole = 0, True
 
-    def _settle(self) -> None:
+    def _place_waiting(self) -> None:
         """Find a place for what waits, as far as there is one."""
         waiting, content = self.reserve.waiting, self.reserve.content
         while waiting:

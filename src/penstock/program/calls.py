@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import PenstockError, Skip, StageTimeout
-from penstock.ops.functions import settled
+from penstock.ops.functions import result_of
 from penstock.ops.op import Effect, Key, Op
 from penstock.plan.plan import Step
 from penstock.program.chunk import ErrorRecord, Failure, sample_label
@@ -244,7 +244,7 @@ class Calls:
                 while number < count:
                     result = fn(samples[number]) if extra is None else fn(samples[number], extra(number))
                     if timed or type(result) is not CoroutineType:
-                        result = self.in_time(settled(result))
+                        result = self.in_time(result_of(result))
                     out.append(await result)
                     number += 1
             except BaseException as exc:
@@ -266,7 +266,7 @@ class Calls:
                 return attempts.give_up(exc)
             await asyncio.sleep(wait_s)
             try:
-                out.append(await self.in_time(settled(self.recall(number))))
+                out.append(await self.in_time(result_of(self.recall(number))))
                 return True
             except BaseException as again:
                 if interrupted(again):

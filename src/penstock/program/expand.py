@@ -13,7 +13,7 @@ from itertools import islice
 from time import perf_counter
 from typing import Any
 
-from penstock.ops.functions import settled
+from penstock.ops.functions import result_of
 from penstock.program.calls import Attempts, Calls, interrupted, wrong_count
 from penstock.program.chunk import Chunk, ErrorRecord, Loss
 from penstock.program.sizing import TARGET_S
@@ -174,7 +174,7 @@ async def _each_output_async(calls: Calls, number: int, outputs: Any) -> AsyncIt
     while True:
         try:
             if again:
-                outputs = await calls.in_time(settled(calls.recall(number)))
+                outputs = await calls.in_time(result_of(calls.recall(number)))
             seen = 0
             values = _as_async(outputs)
             while True:

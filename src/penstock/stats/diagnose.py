@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
+from penstock.stats.facts import Limits, StageFacts
 from penstock.stats.figures import Figures, Limit
 from penstock.stats.history import Snapshot
-from penstock.stats.part import Limits, Part
 from penstock.stats.period import Period
 from penstock.stats.report import Diagnosis, StageDiagnosis, duration, per_second, percent, times
 
@@ -67,9 +67,9 @@ _ASK_THE_SERVER = (
 )
 
 
-def diagnose(parts: Sequence[Part], before: Snapshot, after: Snapshot, allowed: Limits) -> Diagnosis:
-    """What limited the run between two snapshots. `parts` are all stages, the last one delivers."""
-    return _Case(parts, Period(before, after), allowed).verdict()
+def diagnose(stages: Sequence[StageFacts], before: Snapshot, after: Snapshot, allowed: Limits) -> Diagnosis:
+    """What limited the run between two snapshots. `stages` are all stages, the last one delivers."""
+    return _Case(stages, Period(before, after), allowed).verdict()
 
 
 class _Case(Figures):
@@ -88,9 +88,9 @@ class _Case(Figures):
             return self._held(holder)
         if period.wait_share < _FED:
             return self._fed()
-        inline = [part for part in self.parts.values() if part.kind == "inline"]
-        if sum(period.stage(part.label, "working_s") for part in inline) > period.wait_s / 2:
-            return self._inline(max(inline, key=lambda part: period.stage(part.label, "working_s")))
+        inline = [stage for stage in self.stages.values() if stage.kind == "inline"]
+        if sum(period.stage(stage.label, "working_s") for stage in inline) > period.wait_s / 2:
+            return self._inline(max(inline, key=lambda stage: period.stage(stage.label, "working_s")))
         tightest = self.tightest
         others = (one for one in self.limits if one is not tightest)
         next_limit = next((one for one in others if not self.alike(one, tightest)), None)
@@ -135,11 +135,11 @@ class _Case(Figures):
     def _hidden(self) -> list[str]:
         """What reservoirs hide, and what that costs."""
         told = []
-        for reservoir in dict.fromkeys(part.reservoir for part in self.parts.values() if part.reservoir):
+        for reservoir in dict.fromkeys(stage.reservoir for stage in self.stages.values() if stage.reservoir):
             reuse = self.period.reuse(reservoir)
             if reuse < _REUSED:
                 continue
-            upstream = [one for one in self.limits if self.parts[one.label].reservoir == reservoir]
+            upstream = [one for one in self.limits if self.stages[one.label].reservoir == reservoir]
             tightest = upstream[0]
             made, taken = per_second(tightest.capacity / reuse), per_second(self.period.rate)
             told.append(
@@ -151,9 +151,9 @@ class _Case(Figures):
 
     def _hidden_remedy(self, tightest: Limit, reuse: float) -> str:
         if tightest.why == "stream":
-            if self.parts[tightest.label].stream.startswith(_SERVED):
+            if self.stages[tightest.label].stream.startswith(_SERVED):
                 return _ASK_THE_SERVER
-            return f"{self.parts[tightest.label].stream} is read by one worker at a time: move work out of it."
+            return f"{self.stages[tightest.label].stream} is read by one worker at a time: move work out of it."
         best = min(reuse, self.gain_of_cores, _MOST_TIMES)
         if best < _NOTHING:
             return f"{self._no_cores} With less work per sample more of them would be new."
@@ -163,31 +163,31 @@ class _Case(Figures):
             f"With {wanted} workers instead of {workers}: {times(max(reuse / min(best, wanted / workers), 1.0))}."
         )
 
-    def _inline(self, part: Part) -> Diagnosis:
-        gain = min(self.rows[part.label].capacity / self.period.rate, self.gain_of_loop)
+    def _inline(self, stage: StageFacts) -> Diagnosis:
+        gain = min(self.rows[stage.label].capacity / self.period.rate, self.gain_of_loop)
         # Whether a function that computes lets go of the interpreter lock is not known; a process helps either way.
-        place = 'on="process", workers=1' if self.allowed.gil and self.on_cpu(part.label) else "workers=1"
+        place = 'on="process", workers=1' if self.allowed.gil and self.on_cpu(stage.label) else "workers=1"
         return self._told(
-            part.label,
-            f"{part.label} limits: it runs in the training loop's own thread, and takes {self._waits} of its time. "
-            f"With a worker of its own, {place}: {_more(gain)}.",
+            stage.label,
+            f"{stage.label} limits: it runs in the training loop's own thread, and takes {self._waits} of its "
+            f"time. With a worker of its own, {place}: {_more(gain)}.",
             gain,
         )
 
     def _uneven(self, tightest: Limit) -> Diagnosis:
-        row, part = self.rows[tightest.label], self.parts[tightest.label]
+        row, stage = self.rows[tightest.label], self.stages[tightest.label]
         gain = min(tightest.capacity / self.period.rate, self.gain_of_loop, _MOST_TIMES)
         could = f"on average it could do {per_second(tightest.capacity)}"
         spare = f"{could}, and still the training loop waits {self._waits} of its time."
-        if part.pooled:
+        if stage.pooled:
             return self._told(
                 tightest.label,
                 f"{tightest.label} limits, but not by its own work: {spare} The workers of its pool may be busy "
                 f"with others. With more of them, or a pool of its own: up to {_factor(gain)}.",
                 gain,
             )
-        remedy = f"Keep more of it ready, with prefetch({self._ready(row, part)}) after {part.last_op}"
-        if part.ordered and row.waiting_room > row.waiting_input:
+        remedy = f"Keep more of it ready, with prefetch({self._ready(row, stage)}) after {stage.last_op}"
+        if stage.ordered and row.waiting_room > row.waiting_input:
             remedy += ", or take samples as they are done, with ordered=False"
         return self._told(
             tightest.label,
@@ -196,12 +196,12 @@ class _Case(Figures):
             gain,
         )
 
-    def _ready(self, row: StageDiagnosis, part: Part) -> int:
+    def _ready(self, row: StageDiagnosis, stage: StageFacts) -> int:
         """How many finished batches bridge the longest call, at the speed of the training loop."""
         per_batch = self.period.samples / max(self.period.batches, 1.0)
         longest_s = max((op.longest_s for op in row.ops), default=0.0)
         batches = longest_s * min(self.period.loop_capacity / per_batch, 1e6)
-        return min(max(ceil(batches) + 1, 2 * part.ready, 4), _MOST_READY)
+        return min(max(ceil(batches) + 1, 2 * stage.ready, 4), _MOST_READY)
 
     def _tail(self, row: StageDiagnosis) -> str:
         """Why work comes unevenly, as far as the calls that were timed tell."""
@@ -251,7 +251,7 @@ class _Case(Figures):
     def _less_work(self, label: str) -> str:
         """What to do when there are no cores left."""
         each = self.cores_per_worker(label)
-        if self.parts[label].kind == "process" and each > _THREADED:
+        if self.stages[label].kind == "process" and each > _THREADED:
             return (
                 f"Each of its processes keeps {each:.1f} cores busy, since its libraries start threads of their "
                 "own. Let each process use one thread: cv2.setNumThreads(0), torch.set_num_threads(1), or "
@@ -269,7 +269,7 @@ class _Case(Figures):
         )
 
     def _stream(self, tightest: Limit) -> Diagnosis:
-        stream, rate = self.parts[tightest.label].stream, per_second(tightest.capacity)
+        stream, rate = self.stages[tightest.label].stream, per_second(tightest.capacity)
         waits = f"the training loop waits {self._waits} of its time."
         if stream.startswith(_SERVED):
             told = f"{stream} limits: batches come at {rate}, and {waits} {_ASK_THE_SERVER}"
@@ -283,7 +283,7 @@ class _Case(Figures):
     def _coroutines(self, tightest: Limit, next_limit: Limit | None) -> Diagnosis:
         gain = self._bounded(float(max(round(self.cores), 1)), tightest, next_limit)
         change = f"{self._out_of_coroutines}: up to {_factor(gain)}." if gain >= _NOTHING else self._no_cores
-        busy = self.loop_s(self.parts[tightest.label]) / self.period.running_s
+        busy = self.loop_s(self.stages[tightest.label]) / self.period.running_s
         return self._told(
             tightest.label,
             f"{tightest.label} limits: its coroutines share one thread, which computes {percent(min(busy, 1.0))} "
@@ -317,7 +317,7 @@ class _Case(Figures):
         return min(max(row.workers, 2), max(round(self.cores), 1))
 
     def _locked(self, row: StageDiagnosis, gain: float) -> Diagnosis:
-        alone = self.parts[row.label].alone
+        alone = self.stages[row.label].alone
         change = f'With on="process", workers={self._processes(row)}'
         if row.on == "async":
             change = self._out_of_coroutines
@@ -336,9 +336,9 @@ class _Case(Figures):
         )
 
     def _more_workers(self, tightest: Limit, next_limit: Limit | None) -> Diagnosis:
-        part, workers = self.parts[tightest.label], self.workers(tightest)
-        if part.alone:
-            return self._told(tightest.label, f"{self._busy(tightest)} {part.alone}")
+        stage, workers = self.stages[tightest.label], self.workers(tightest)
+        if stage.alone:
+            return self._told(tightest.label, f"{self._busy(tightest)} {stage.alone}")
         if self.on_cpu(tightest.label) and self.bytes_per_s(tightest.label) > _COPIES:
             return self._copying(tightest)
         best = self._bounded(float(_MOST_TIMES), tightest, next_limit)
@@ -348,7 +348,7 @@ class _Case(Figures):
             return self._told(
                 tightest.label, f"{self._busy(tightest)} {self._no_gain(best, tightest, next_limit)}", gain
             )
-        change = _change(workers, wanted) + (" in its pool" if part.pooled else "")
+        change = _change(workers, wanted) + (" in its pool" if stage.pooled else "")
         return self._told(tightest.label, f"{self._busy(tightest)} {change}: {_more(gain)}.", gain)
 
     def _no_gain(self, best: float, tightest: Limit, next_limit: Limit | None) -> str:
@@ -364,7 +364,7 @@ class _Case(Figures):
     def _name(self, limit: Limit) -> str:
         """What limits, where that is not the workers of a stage."""
         if limit.why == "stream":
-            return f"{self.parts[limit.label].stream}, read by one worker at a time,"
+            return f"{self.stages[limit.label].stream}, read by one worker at a time,"
         return f"the one thread of {limit.label}" if limit.why == "coroutines" else limit.label
 
     def _bounded(self, gain: float, tightest: Limit, next_limit: Limit | None) -> float:
@@ -406,12 +406,12 @@ class _Case(Figures):
         return f"{busy}, so more workers would not help."
 
     def _busy(self, tightest: Limit) -> str:
-        row, part = self.rows[tightest.label], self.parts[tightest.label]
+        row, stage = self.rows[tightest.label], self.stages[tightest.label]
         workers, working = row.workers, row.working
         others = ""
         if tightest.why == "shared":
-            sharing = [self.rows[one.label] for one in self.sharing(part.site)]
-            workers = part.site_workers
+            sharing = [self.rows[one.label] for one in self.sharing(stage.site)]
+            workers = stage.site_workers
             working = min(sum(one.working * one.workers for one in sharing) / workers, 1.0)
             with_whom = [one.label for one in sharing if one is not row and one.working > _WORTH_NAMING]
             others = f", shared with {' and '.join(with_whom)}," if with_whom else ""
@@ -433,7 +433,9 @@ class _Case(Figures):
 
     def _told(self, limiting: str, advice: str, gain: float = 1.0) -> Diagnosis:
         period = self.period
-        reuse = max((period.reuse(part.reservoir) for part in self.parts.values() if part.reservoir), default=1.0)
+        reuse = max(
+            (period.reuse(stage.reservoir) for stage in self.stages.values() if stage.reservoir), default=1.0
+        )
         ops = self.rows[limiting].ops if limiting in self.rows else ()
         slow = any(op.share >= _WORTH_NAMING for op in ops)
         return Diagnosis(

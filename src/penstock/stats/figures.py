@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
-from penstock.stats.part import Limits, Part
+from penstock.stats.facts import Limits, StageFacts
 from penstock.stats.period import Period
 from penstock.stats.report import OpDiagnosis, StageDiagnosis
 
@@ -50,27 +50,27 @@ class Limit:
 class Figures:
     """A run, in figures."""
 
-    def __init__(self, parts: Sequence[Part], period: Period, allowed: Limits) -> None:
-        self.parts = {part.label: part for part in parts}
+    def __init__(self, stages: Sequence[StageFacts], period: Period, allowed: Limits) -> None:
+        self.stages = {stage.label: stage for stage in stages}
         self.period = period
         self.allowed = allowed
-        self.last = parts[-1].label
-        self.rows = {part.label: self._row(part) for part in parts}
+        self.last = stages[-1].label
+        self.rows = {stage.label: self._row(stage) for stage in stages}
 
     # ------------------------------------------------------------------ stages
 
-    def _made(self, part: Part) -> float:
-        """Samples made at the end that `part` leads to: the training loop, or a reservoir. Never none."""
+    def _made(self, stage: StageFacts) -> float:
+        """Samples made at the end that `stage` leads to: the training loop, or a reservoir. Never none."""
         period = self.period
-        if part.reservoir:
-            end, handed = part.feeder, period.of(f"{part.reservoir}.draws")
+        if stage.reservoir:
+            end, handed = stage.feeder, period.of(f"{stage.reservoir}.draws")
         else:
             end, handed = self.last, period.batches
         made = period.stage(end, "samples")
         return max(made * period.samples / handed if handed else 0.0, 1.0)
 
-    def _row(self, part: Part) -> StageDiagnosis:
-        period, label = self.period, part.label
+    def _row(self, stage: StageFacts) -> StageDiagnosis:
+        period, label = self.period, stage.label
         working_s, input_s, room_s = (
             period.stage(label, f"{name}_s") for name in ("working", "waiting_input", "waiting_room")
         )
@@ -85,42 +85,42 @@ class Figures:
             working=working_s / total_s,
             waiting_input=input_s / total_s,
             waiting_room=room_s / total_s,
-            capacity=self._capacity(part, workers, working_s),
+            capacity=self._capacity(stage, workers, working_s),
             workers=workers,
-            on=part.kind,
+            on=stage.kind,
             cores=period.stage(label, "cpu_s") / period.running_s if period.running_s > 0 else 0.0,
             delayed=self._delayed(label),
-            ops=self._ops(part),
+            ops=self._ops(stage),
         )
 
-    def _ops(self, part: Part) -> tuple[OpDiagnosis, ...]:
+    def _ops(self, stage: StageFacts) -> tuple[OpDiagnosis, ...]:
         """The ops of a stage, by the tickets that were timed; none if none was."""
         # Where one ticket takes long, the last that was timed may have begun before the first batch came.
-        seen = self.period.stage if self.period.stage(part.label, "timed_s") else self.period.now
-        timed_s = seen(part.label, "timed_s")
+        seen = self.period.stage if self.period.stage(stage.label, "timed_s") else self.period.now
+        timed_s = seen(stage.label, "timed_s")
         if not timed_s:
             return ()
         rows = []
-        for title in part.ops:
+        for title in stage.ops:
             name = f"op.{title}"
-            if not seen(part.label, f"{name}.calls"):
+            if not seen(stage.label, f"{name}.calls"):
                 continue
             now = {
-                key: self.period.now(part.label, f"{name}.{key}")
+                key: self.period.now(stage.label, f"{name}.{key}")
                 for key in ("p50_s", "p95_s", "p99_s", "longest_s")
             }
             rows.append(
                 OpDiagnosis(
                     op=title,
-                    share=min(seen(part.label, f"{name}.timed_s") / timed_s, 1.0),
-                    tail_share=self.period.now(part.label, f"{name}.tail_share"),
+                    share=min(seen(stage.label, f"{name}.timed_s") / timed_s, 1.0),
+                    tail_share=self.period.now(stage.label, f"{name}.tail_share"),
                     **now,
                 )
             )
         return tuple(rows)
 
-    def _capacity(self, part: Part, workers: int, seconds: float) -> float:
-        return workers * self._made(part) / seconds if seconds > 0 else inf
+    def _capacity(self, stage: StageFacts, workers: int, seconds: float) -> float:
+        return workers * self._made(stage) / seconds if seconds > 0 else inf
 
     def on_cpu(self, label: str) -> bool:
         """Whether a stage computes, rather than waits, while it is at work."""
@@ -136,8 +136,8 @@ class Figures:
 
         A thread that waits for a CPU keeps the lock, so every second on a CPU counts with the wait for it.
         """
-        if self.parts[label].kind == "async":
-            return self.loop_s(self.parts[label])
+        if self.stages[label].kind == "async":
+            return self.loop_s(self.stages[label])
         cpu_s, busy_s = self.period.stage(label, "cpu_s"), self.period.stage(label, "timed_busy_s")
         on_cpu_s = busy_s - self.period.stage(label, "timed_delay_s")
         stretched_s = cpu_s * busy_s / on_cpu_s if on_cpu_s > 0 else cpu_s
@@ -164,14 +164,16 @@ class Figures:
     def limits(self) -> list[Limit]:
         """Everything that can hold up the loop, the tightest first."""
         found = []
-        for part in self.parts.values():
-            reading_s = self.period.stage(part.label, "reading_s")
-            if part.stream:
-                found.append(Limit(part.label, self._capacity(part, 1, reading_s) * self.repeats(part), "stream"))
-            if not part.stream or reading_s < _ONLY_READS * self.period.stage(part.label, "working_s"):
-                found.append(Limit(part.label, self.rows[part.label].capacity * self.repeats(part), "workers"))
-            if part.kind == "async":
-                found.append(Limit(part.label, self._capacity(part, 1, self.loop_s(part)), "coroutines"))
+        for stage in self.stages.values():
+            reading_s = self.period.stage(stage.label, "reading_s")
+            if stage.stream:
+                found.append(
+                    Limit(stage.label, self._capacity(stage, 1, reading_s) * self.repeats(stage), "stream")
+                )
+            if not stage.stream or reading_s < _ONLY_READS * self.period.stage(stage.label, "working_s"):
+                found.append(Limit(stage.label, self.rows[stage.label].capacity * self.repeats(stage), "workers"))
+            if stage.kind == "async":
+                found.append(Limit(stage.label, self._capacity(stage, 1, self.loop_s(stage)), "coroutines"))
         return sorted(found + self._shared(), key=lambda one: one.capacity)
 
     @property
@@ -181,40 +183,40 @@ class Figures:
         held = (one for one in others if one.label == first.label and not one.helped_by_workers)
         return next((one for one in held if one.capacity <= _ABOUT * first.capacity), first)
 
-    def loop_s(self, part: Part) -> float:
+    def loop_s(self, stage: StageFacts) -> float:
         """Seconds that the thread of its coroutines computed, for all stages whose coroutines share it."""
-        return sum(self.period.stage(one.label, "loop_s") for one in self.sharing(part.site))
+        return sum(self.period.stage(one.label, "loop_s") for one in self.sharing(stage.site))
 
     def _shared(self) -> list[Limit]:
         """Workers that several stages share: what a sample takes of them is the sum over these."""
         found = []
-        for site in {part.site for part in self.parts.values()}:
+        for site in {stage.site for stage in self.stages.values()}:
             sharing = self.sharing(site)
             if len(sharing) < 2:
                 continue
-            again = max(self.repeats(part) for part in sharing)
-            per_sample = sum(row.workers / row.capacity for row in (self.rows[part.label] for part in sharing))
-            busiest = max(sharing, key=lambda part: self.period.stage(part.label, "working_s"))
+            again = max(self.repeats(stage) for stage in sharing)
+            per_sample = sum(row.workers / row.capacity for row in (self.rows[stage.label] for stage in sharing))
+            busiest = max(sharing, key=lambda stage: self.period.stage(stage.label, "working_s"))
             capacity = busiest.site_workers / per_sample * again if per_sample else inf
             found.append(Limit(busiest.label, capacity, "shared"))
         return found
 
     def alike(self, one: Limit, other: Limit) -> bool:
         """Whether what helps one helps the other: the same stage, or one on the same workers if these limit."""
-        same = self.parts[one.label].site == self.parts[other.label].site
+        same = self.stages[one.label].site == self.stages[other.label].site
         return one.helped_by_workers and (one.label == other.label or (other.why == "shared" and same))
 
-    def sharing(self, site: int) -> list[Part]:
+    def sharing(self, site: int) -> list[StageFacts]:
         """The stages that run on the same workers."""
-        return [part for part in self.parts.values() if part.site == site]
+        return [stage for stage in self.stages.values() if stage.site == site]
 
-    def repeats(self, part: Part) -> float:
+    def repeats(self, stage: StageFacts) -> float:
         """How many samples the training loop gets for one of this stage: more than one by a reservoir."""
-        return self.period.reuse(part.reservoir) if part.reservoir else 1.0
+        return self.period.reuse(stage.reservoir) if stage.reservoir else 1.0
 
     def workers(self, limit: Limit) -> int:
         """The workers that more of would help."""
-        return self.parts[limit.label].site_workers if limit.why == "shared" else self.rows[limit.label].workers
+        return self.stages[limit.label].site_workers if limit.why == "shared" else self.rows[limit.label].workers
 
     # ------------------------------------------------------------------ cores and gains
 

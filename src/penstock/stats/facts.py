@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Limits", "Part"]
+__all__ = ["Limits", "StageFacts"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StageFacts:
     """A stage, as far as a verdict depends on it beside its counters."""
 
     label: str

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from penstock.core.tally import op_titles
 from penstock.plan.plan import Joined, Plan, Stage, Streamed
-from penstock.stats.part import Part
+from penstock.stats.facts import StageFacts
 
-__all__ = ["parts_of"]
+__all__ = ["facts_of"]
 
 #: of a stage that begins with to(), which has one thread
 _MOVES = (
@@ -17,19 +17,19 @@ _MOVES = (
 )
 
 
-def parts_of(plan: Plan) -> list[Part]:
-    """One part per stage, sources first."""
-    return list(_parts(plan.root, "", ""))
+def facts_of(plan: Plan) -> list[StageFacts]:
+    """One for each stage, sources first."""
+    return list(_facts(plan.root, "", ""))
 
 
-def _parts(stage: Stage, reservoir: str, feeder: str) -> Iterator[Part]:
+def _facts(stage: Stage, reservoir: str, feeder: str) -> Iterator[StageFacts]:
     feed, site = stage.feed, stage.site
     for child in feed.children:
         if stage.draws and isinstance(feed, Joined) and feed.step:
-            yield from _parts(child, feed.step.key, child.label)
+            yield from _facts(child, feed.step.key, child.label)
         else:
-            yield from _parts(child, reservoir, feeder)
-    yield Part(
+            yield from _facts(child, reservoir, feeder)
+    yield StageFacts(
         label=stage.label,
         kind=site.kind,
         site=site.number,
