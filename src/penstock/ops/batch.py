@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -80,9 +79,9 @@ class Batch(Op[Sample, Any]):
 
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
         """Each of `samples` is the list of one group; the places are those of their samples."""
-        if self.collate is not None:
-            return list(info.each(self.collate, samples))
-        return list(info.each(partial(stacked, describe=member_name(info), pad=self.pad), samples))
+        describe, pad = member_name(info), self.pad
+        batches: list[Any] = info.each(self.collate or (lambda group: stacked(group, describe, pad)), samples)
+        return batches
 
     def joint(self, key: Key, epoch: int, memo: dict[str, Any]) -> Joint:
         return Cut(self.size, self.drop_last, one_read=self.collate is None and self.pad is None)
