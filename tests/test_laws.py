@@ -171,6 +171,9 @@ BROKEN: dict[str, Design] = {
             Design("sequence", 5, 60),
         ),
     ),
+    "law 2: an input that fails after the last sample that a window's block took of it": a(
+        "sequence", 20, fails("flat_map", 2, flag=True), Step("window", 3, size=3)
+    ),
     "law 3: batches that workers make in a stage without order": a(
         "sequence", 20, Step("batch", 2, size=2), Step("filter", 3, workers=2, ordered=False)
     ),

@@ -169,19 +169,19 @@ class Sought:
         self.input = number
         self.epoch = epoch
         self.found: list[tuple[Any, Place]] = []
+        self._made: list[tuple[int, ...]] = []
         self.losses: list[Loss] = []
 
     def take(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
         key = key_of(of)
-        if not any(key_of(want.place) == key and want.holds(steps) for want in self.wants):
-            return False
-        if loss is not None and self.found and all(want.first and want.first == want.last for want in self.wants):
-            return False  # the one sample that was wanted came before the input failed
-        if loss is None:
+        wants = [want for want in self.wants if key_of(want.place) == key and want.holds(steps)]
+        if loss is None and wants:
             self.found.append((sample, place))
-        else:
-            self.losses.append(loss)
-        return True
+            self._made.append(steps)
+        elif loss is not None:
+            wants = [want for want in wants if not want.met(steps, self._made)]
+            self.losses += [loss] if wants else []
+        return bool(wants)
 
     def lose(self, loss: Loss) -> bool:
         """Take note of the loss if it covers what is wanted; True if it does."""

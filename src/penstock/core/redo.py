@@ -35,9 +35,9 @@ class Want:
         steps = steps_from(place, depth)
         return Want(input_of(place, depth), steps or None, steps or None)
 
-    def met(self, made: Sequence[Steps]) -> bool:
-        """Whether all that is meant is among the samples with these sub-indices, as far as that can be told."""
-        return self.first is not None and self.first == self.last and self.first in made
+    def met(self, steps: Steps, made: Sequence[Steps]) -> bool:
+        """Whether what was lost at `steps` came behind all that is meant: the last of that is in `made`."""
+        return self.last is not None and steps == self.last[: len(steps)] and self.last in made
 
     def holds(self, steps: Steps) -> bool:
         """Whether a sample with these sub-indices is meant, or one that covers such a sample."""
@@ -144,7 +144,7 @@ class Intake:
                 for place in places
                 if key_of(input_of(place, self._depth)) == key_of(of)
             ]
-            return any(want.holds(steps) and not want.met(made) for want in wanted)
+            return any(want.holds(steps) and not want.met(steps, made) for want in wanted)
         return True
 
 
