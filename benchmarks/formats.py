@@ -1,6 +1,6 @@
 """How near does reading a format come to the bare loop of the same library, and how do other loaders compare?
 
-Contestants, over the same samples, from a warm page cache:
+Contestants, over the same samples, from a warm page cache but where a row says otherwise:
   tar           10 KB and a class per sample: our reads against positions that are known beforehand, against tarfile
                 and against webdataset, if it is installed
   first 1000    of a global shuffle over a set of tar shards, against webdataset's shuffle buffer of 5 000
@@ -25,7 +25,6 @@ import os
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,60 +34,10 @@ import _peers
 import msgspec
 import numpy as np
 from _measure import Bench, same_mallopt_as_our_workers
+from _reading import BATCH, CAN_BE_COLD, PASSES, ROWS, Cold, count, held, indexed, ours, rows_in, rows_of
 
 import penstock as ps
 from penstock.formats.tfrecord import framed
-
-BATCH = 256
-ROWS = 1024
-
-
-def count(samples: Iterable[Any]) -> int:
-    number = 0
-    for _ in samples:
-        number += 1
-    return number
-
-
-def held(samples: Iterable[Any]) -> int:
-    """As many as a batch has are held at once: so the memory of each is new, as it is in training."""
-    number, batch = 0, []
-    for sample in samples:
-        batch.append(sample)
-        if len(batch) == BATCH:
-            number += BATCH
-            batch = []
-    return number + len(batch)
-
-
-def rows_in(batches: Iterable[Any]) -> int:
-    """The rows of all batches. A batch is held until the next one is there, as a training loop holds it.
-
-    Both sides are read by this loop. A bare loop that lets go of each batch at once gets the same memory for the
-    next one, which the processor still has in its cache; no training loop does that.
-    """
-    number = 0
-    for batch in batches:
-        number += len(next(iter(batch.values())) if isinstance(batch, dict) else batch)
-    return number
-
-
-def ours(pipeline: Any, **options: Any) -> Callable[[], int]:
-    def run() -> int:
-        with pipeline.loader(epochs=1, **options) as loader:
-            return count(loader)
-
-    return run
-
-
-def indexed(name: str, pipeline: Any) -> Any:
-    """`pipeline`, after its index has been made, which is timed."""
-    start = time.perf_counter()
-    samples = len(pipeline)
-    took = time.perf_counter() - start
-    print(f"  index of {name}: {took:.2f} s, {took / max(samples, 1) * 1e6:.1f} us per sample", flush=True)
-    return pipeline
-
 
 # ---------------------------------------------------------------------- tar
 
@@ -129,6 +78,9 @@ def tar(bench: Bench, folder: Path) -> None:
     bench.versus(
         "tar, shuffled, over known positions in order", ours(pipeline.shuffle()), by_position, at_least=0.5
     )
+    if CAN_BE_COLD:
+        cold = Cold(ours(pipeline), [path]), Cold(by_position, [path])
+        bench.versus("tar, in order, cold cache", *cold, at_least=0.95)
     bench.versus("tar, in order, over tarfile", ours(pipeline), by_tarfile, at_least=1.0)
     if find_spec("webdataset") is not None:
         import webdataset
@@ -163,6 +115,9 @@ def first_thousand(bench: Bench, folder: Path) -> None:
         return sum(1 for _, _ in zip(range(1000), dataset, strict=False))
 
     bench.versus("first 1000 of a shuffle, over webdataset", by_us, by_webdataset, at_least=5.0)
+    if CAN_BE_COLD:
+        cold = Cold(by_us, paths), Cold(by_webdataset, paths)
+        bench.versus("first 1000, cold cache, over webdataset", *cold, at_least=5.0)
 
 
 # ---------------------------------------------------------------------- lines and records
@@ -237,21 +192,6 @@ def lmdb(bench: Bench, folder: Path) -> None:
 
 
 # ---------------------------------------------------------------------- tables and arrays
-
-
-#: How often one run reads data that takes some 10 ms to read, on both sides: otherwise most of what is measured is
-#: how long a loader takes to start and to close, about 2 ms, which is the question of startup.py.
-PASSES = 8
-
-
-def rows_of(make: Callable[[], Any], passes: int = 1, **options: Any) -> Callable[[], int]:
-    """Batches of a new pipeline each time, so that nothing is left decoded from the run before."""
-
-    def run() -> int:
-        with make().batch(ROWS).loader(epochs=passes, **options) as loader:
-            return rows_in(batch for _ in range(passes) for batch in loader)
-
-    return run
 
 
 def tables(bench: Bench, folder: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +16,7 @@ __all__ = ["read_pieces"]
 _LOCAL_GAP = 1 << 12
 _REMOTE_GAP = 1 << 18
 #: A local read costs as much as copying this many bytes, and pieces that are read together are copied once more.
-_LOCAL_WORTH = 1 << 13
+_LOCAL_WORTH = 1 << 12
 #: The most that is read at once. Local bytes should still be in the processor's cache when they are taken apart.
 _LOCAL_LONGEST = 1 << 19
 _REMOTE_LONGEST = 1 << 23
@@ -23,23 +26,32 @@ Int64s = NDArray[np.int64]
 
 def read_pieces(file: storage.File, at: Int64s, sizes: Int64s) -> list[bytes]:
     """The bytes ``file[at[i] : at[i] + sizes[i]]`` for every i."""
-    # Most calls are for some dozens of pieces: over lists a plain loop is faster than calls of numpy.
-    starts, ends, lengths = at.tolist(), (at + sizes).tolist(), sizes.tolist()
     gap, worth, longest = _LOCAL_GAP, _LOCAL_WORTH, _LOCAL_LONGEST
     if storage.local(file.path) is None:
         gap, worth, longest = _REMOTE_GAP, _REMOTE_LONGEST, _REMOTE_LONGEST
+    ends = at + sizes
+    starts, stops, lengths = at.tolist(), ends.tolist(), sizes.tolist()
     out: list[bytes] = []
-    first, count = 0, len(starts)
-    while first < count:
-        start, end = starts[first], ends[first]
-        last = first + 1
-        while last < count and 0 <= starts[last] - end <= gap and ends[last] - start <= longest:
-            end = ends[last]
-            last += 1
+    for first, last in _neighbours(at, ends, gap, longest):
+        start, end = starts[first], stops[last - 1]
         if end - start <= worth * (last - first - 1):
-            data = file.read_at(start, end - start)
             if len(out) < first:
                 out += file.read_many(starts[len(out) : first], lengths[len(out) : first])
-            out += [data[starts[number] - start : ends[number] - start] for number in range(first, last)]
-        first = last
-    return out + file.read_many(starts[len(out) :], lengths[len(out) :]) if len(out) < count else out
+            data = file.read_at(start, end - start)
+            pieces = zip(starts[first:last], stops[first:last], strict=True)
+            out += [data[begin - start : stop - start] for begin, stop in pieces]
+    return out + file.read_many(starts[len(out) :], lengths[len(out) :]) if len(out) < len(starts) else out
+
+
+def _neighbours(at: Int64s, ends: Int64s, gap: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Runs of pieces that follow each other in the file, as (first, last + 1), each of at most `longest`."""
+    between = at[1:] - ends[:-1]
+    bounds = (np.flatnonzero((between < 0) | (between > gap)) + 1).tolist()
+    for first, last in pairwise([0, *bounds, len(at)]):
+        # Within such a run the ends never fall, so where to cut it is a search.
+        while last - first > 1 and ends[last - 1] - at[first] > longest:
+            fitting = int(ends[first:last].searchsorted(at[first] + longest, side="right"))
+            yield first, first + max(1, fitting)
+            first += max(1, fitting)
+        if first < last:
+            yield first, last

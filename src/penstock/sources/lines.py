@@ -64,7 +64,7 @@ class Text:
         if b"\r" in lines or lines[-1:] != b"\n":  # one letter is found ten times as fast as two
             return []
         if len(lines) <= _SHORT * (len(bounds) - 1):
-            return lines.decode(self.encoding)[:-1].split("\n")
+            return str(memoryview(lines)[:-1], self.encoding).split("\n")
         view, encoding = memoryview(lines), self.encoding
         return [str(view[start : stop - 1], encoding) for start, stop in pairwise(bounds)]
 
