@@ -123,8 +123,12 @@ class Process:
         self._waiting: set[threading.Lock] = set()
         self._end: ServedChild | OwnChild | None = None
         self._server: servers.Server | None = template
+        #: where there is no pidfd: a pipe whose other end the process holds open, so that its end shows here
         self._tie: int | None = None
+        #: the descriptors of the process itself, open here until it has them
         self._theirs: tuple[int, ...] = ()
+        #: the process is killed when this is shut down, or when this process ends; see `newborn`
+        self._lifeline: socket.socket
         #: the parent's end: a blocking stream
         self.socket: socket.socket
         try:

@@ -102,7 +102,7 @@ def _label(program: Program) -> str:
 
 
 def stowed(chunk: Chunk, layout: Layout, block: int | None) -> Cargo:
-    """What is to be said of a chunk whose samples lie in `block`, or go along in the message."""
+    """The message for a chunk whose samples are in `block`, or in the body of the message."""
     trouble = dumps((chunk.losses, chunk.failure)) if chunk.losses or chunk.failure is not None else None
     return Cargo(chunk.places, trouble, layout.header, layout.nbytes, block)
 

@@ -58,12 +58,12 @@ class Connection:
 
     @property
     def spoken(self) -> bool:
-        """The process has said something that was not heard yet, or has ended."""
+        """Whether the process has sent something that was not received yet, or has ended."""
         with self.process.held():
             return bool(self.wire.pending or self._poll.poll(0))
 
     def wait(self, deadline: float = inf) -> bool:
-        """Wait until the process has said something; False when `deadline` came first. Gone if it has ended."""
+        """Wait until the process has sent something; False if the deadline passed first. Gone if it has ended."""
         if self.wire.pending:
             return True
         while True:
@@ -73,7 +73,7 @@ class Connection:
                 events = self._poll.poll(None if wait_s == inf else max(wait_s, 0) * 1000 + 1)
             if events or wait_s == left_s:
                 break
-        # Not the end of the socket alone: a process that it has started may hold that open.
+        # Its end is seen by a descriptor of its own: a child of the process may keep the socket open.
         if events and all(fd != self._fd for fd, _ in events):
             raise Gone
         return bool(events)
@@ -103,7 +103,7 @@ class Connection:
         return block.number, ()
 
     def lent_back(self, ticket: int) -> None:
-        """Nothing looks any more at the samples that went out with a ticket."""
+        """The process holds no array any more of the samples that were sent with a ticket."""
         _release(self._lent.pop(ticket, None))
 
     def grant(self, blocks: Blocks, nbytes: int) -> int | None:
@@ -134,7 +134,7 @@ class Connection:
         self._grants[which] = None
 
     def take_back_all(self) -> None:
-        """The process will not write any more: all blocks that it was given are free."""
+        """Free all blocks that the process was given: it will not write to them any more."""
         while self._grants:
             _release(self._grants.popleft())
         while self._lent:
@@ -185,12 +185,12 @@ class Connection:
         return chunk
 
     def _memory(self, blocks: Blocks, cargo: Cargo, message: Message) -> tuple[Any, bool]:
-        """The memory that a chunk is in, and whether that is the block."""
+        """The memory that a chunk is in, and whether that memory is the block itself."""
         grant = self._grants[0]
         if cargo.block is None:
             return message.body, False
         if grant is None or grant.number != cargo.block:
-            raise Gone  # it speaks of a block that it was not given
+            raise Gone  # it names a block that it was not given
         return (np.array(grant.view()[: cargo.nbytes]), False) if blocks.scarce else (grant.array(), True)
 
 
@@ -211,7 +211,7 @@ class Death(NamedTuple):
 
 
 def bury(process: Process, connection: Connection | None) -> Death:
-    """End a process that is gone, or of no use any more; what it was given is free again."""
+    """End a process that has died or cannot be used any more, and free the blocks that it was given."""
     process.kill()
     end = process.exit(1.0)
     if connection is not None:

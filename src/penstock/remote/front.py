@@ -116,7 +116,7 @@ class _Front:
         #: those of them that nobody waits for; any thread may add to it
         self.unwanted: deque[int] = deque()
         self.stillborn = 0
-        #: the process, or one before it, has said something
+        #: the process, or one before it, has sent something
         self.answered = False
         self._unreplaced = False
         self._forget_process()
@@ -178,8 +178,8 @@ class _Front:
         if job.task is None:
             job.task = RemoteTask(lane, self.worker.name)
         if not ticket.count:
-            told = Chunk([], (), ticket.failure or job.task.ends_in, final=True)
-            return [self._handing_in(job, told, True)]
+            empty = Chunk([], (), ticket.failure or job.task.ends_in, final=True)
+            return [self._handing_in(job, empty, True)]
         # A paused ticket gets a new number when it continues, since `forgo` stops all tickets up to a number.
         number = next(_tickets)
         self.out.append(Sent(number, job))
@@ -226,7 +226,7 @@ class _Front:
         return self.connection
 
     def tidy(self) -> None:
-        """Tell the process what it need not keep."""
+        """Tell the process which tickets, programs and blocks it can drop."""
         unwanted = [self.unwanted.popleft() for _ in range(len(self.unwanted))]
         for ticket in unwanted:
             self.paused.pop(ticket, None)
@@ -259,7 +259,7 @@ class _Front:
         except Gone:
             return self._bury()
         except Exception as exc:
-            # No memory for what it says: the rest of it could not be understood.
+            # Without memory for the message nobody knows where the next one begins.
             return self._bury(exc)
         return self._on_chunk(connection, Reply(*said), message)
 
@@ -287,7 +287,7 @@ class _Front:
                 for key, samples, places in pickle.loads(reply.kept):
                     lane.program.store.put(key, samples, places)
         except Exception as exc:
-            # What has come cannot be made into objects again.
+            # The samples cannot be unpickled here.
             chunk, done = job.broken(exc), True
             if not reply.done:
                 self.unwanted.append(sent.ticket)
@@ -332,7 +332,7 @@ class _Front:
     # ------------------------------------------------------------------ waiting
 
     def _wait(self, connection: Connection) -> None:
-        """Wait until the process has said something or ended, or until a call of it runs out of time."""
+        """Wait until the process has sent something or ended, or until its call runs out of time."""
         assert self.desk is not None
         while True:
             timeout_s = self.out[0].job.stage_run.lane.timeout_s
@@ -352,9 +352,9 @@ class _Front:
     # ------------------------------------------------------------------ deaths
 
     def _bury(self, cause: Exception | None = None) -> list[HandIn]:
-        """The process is gone. Its tickets go to others, and the one in hand is judged.
+        """The process is gone: give its tickets to other workers, and judge the one that it had in hand.
 
-        With a cause it is not gone yet, but no use any more, and that is what its ticket has failed in.
+        With a `cause` the process still runs but cannot be used any more. Its ticket fails with that exception.
         """
         if self.crew.closed:
             return []
@@ -409,7 +409,7 @@ class _Front:
         return None
 
     def _redone(self, job: Job, orphan: bool = False) -> list[Any]:
-        """Under the lock: the job waits for a worker."""
+        """Under the lock: put the job back, so that another worker takes it."""
         stage_run = job.stage_run
         engine = stage_run.run.engine
         if orphan:

@@ -73,13 +73,13 @@ class _Run:
         self.epoch = epoch
         #: where another process would begin: where the loader said, later after the last chunk that has come
         self.edge: Edge | None = start.edge
-        #: chunks of this epoch that the process has sent, and how many there were when it was asked for another
+        #: chunks of this epoch that have come, and how many had come when the process was told that the loop waits
         self.chunks = 0
         self.asked = -1
         self.ended = False
 
-    def again(self) -> None:
-        """The epoch is run again from the end of what has come."""
+    def restart(self) -> None:
+        """Another process makes the rest of the epoch, from `edge` on."""
         self.number = next(_runs)
         self.chunks = 0
         self.asked = -1
@@ -113,7 +113,7 @@ class Isolated:
         self._estimate = Estimate()
         self._stats: dict[str, float] = {"stuck": 0, "deaths": 0, "cpu_s": 0.0}
         self._deaths = self._deaths_running = 0
-        #: what came while an answer was waited for
+        #: what came while the reader waited for an answer: it is read first
         self._early: deque[Chunk | BaseException | bool] = deque()
         self._carried: dict[str, InputState] = {}
         #: so that the finalizer reaches the process without holding the engine
@@ -140,7 +140,7 @@ class Isolated:
         return run
 
     def _begin(self, run: _Run) -> None:
-        with self._whole():
+        with self._exchange():
             connection = self._connected()
             connection.wire.send(("enter", run.number, run.epoch, self.last_epoch, self.once, plain_data(run.edge)))
 
@@ -155,7 +155,7 @@ class Isolated:
     def _tell(self, *message: Any) -> None:
         """Send a message that only this process needs: if it has ended, the message is dropped."""
         if self._connection is not None:
-            with suppress(Gone), self._whole():  # if it is gone, the next epoch finds out
+            with suppress(Gone), self._exchange():  # if it has ended, the next epoch finds out
                 self._connection.wire.send(message)
 
     def replan(self, run: _Run, position: int) -> _Run:
@@ -180,13 +180,13 @@ class Isolated:
                         raise early
                     return early if isinstance(early, Chunk) else None
                 try:
-                    if self._connection is None:  # given up since, by `_whole`
-                        run.again()
+                    if self._connection is None:  # given up since, by `_exchange`
+                        run.restart()
                         self._begin(run)
                     connection = self._connected()
                     if self._draws and run.asked < run.chunks and not connection.spoken:
                         run.asked = run.chunks
-                        with self._whole():
+                        with self._exchange():
                             connection.wire.send(("asks", run.number, run.chunks))
                     if not connection.wait(deadline):
                         raise StageTimeout(f"no batch within {timeout_s:g} s; held up by {self._holding()}")
@@ -204,7 +204,7 @@ class Isolated:
             self.counters.wait_ends(perf_counter())
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _exchange(self) -> Iterator[None]:
         """Drop the process if the block is interrupted, by Ctrl-C for instance.
 
         An exchange that stops half-way leaves half a message in the socket, or a process that waits for its
@@ -220,7 +220,7 @@ class Isolated:
 
     def _received(self, connection: Connection, run: _Run) -> Chunk | bool:
         """Take in a message. Returns what it brings: a chunk of this epoch, or True for its end."""
-        with self._whole():
+        with self._exchange():
             found = self._heard(connection, run, connection.wire.receive())
         if isinstance(found, BaseException):
             raise found
@@ -326,10 +326,10 @@ class Isolated:
             raise Gone
         number = next(_questions)
         deadline = perf_counter() + patience_s
-        with self._whole():
+        with self._exchange():
             connection.wire.send((kind, number, *question))
         while connection.wait(deadline):
-            with self._whole():
+            with self._exchange():
                 message = connection.wire.receive()
                 # What a question gets that was given up is left alone: it has another number.
                 if message.head[:2] == ("answer", number):
@@ -392,7 +392,7 @@ class Isolated:
         if self._deaths_running >= DEATHS_RUNNING_ISOLATED:
             self._drop_process()
             raise WorkerDied(f"{told}, {self._deaths_running} times running without a batch")
-        run.again()
+        run.restart()
         try:
             self._begin(run)
         except Gone:

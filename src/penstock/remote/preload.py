@@ -42,7 +42,7 @@ _is_worker = False
 
 
 def become_worker() -> None:
-    """This process was started by another, and runs the programs of that one."""
+    """Note that this process is a worker of another one."""
     global _is_worker
     _is_worker = True
 

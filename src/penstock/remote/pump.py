@@ -55,8 +55,10 @@ class _Pump:
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         # What follows is guarded by `_changed`.
+        #: the epoch that the parent has entered and that is not begun; the last run that the parent has left
         self._entered: tuple[Any, ...] | None = None
         self._left = 0
+        #: one for each chunk that may be sent: the block to write it to. And blocks that were asked for
         self._credits: deque[int | None] = deque()
         self._granted: deque[int | None] = deque()
         #: bytes of the chunks that were sent and not read yet, and what they may take
@@ -64,6 +66,7 @@ class _Pump:
         self._allowed: int | None = None
         self._run: Run | None = None
         self._closed = False
+        #: when counters were last sent
         self._told = 0.0
         #: the run that is read, and the last chunk that was asked for: of what run, and how many came before it
         self._number = 0
@@ -71,7 +74,7 @@ class _Pump:
         #: chunks sent in this epoch, and where the last ones came from
         self._chunks = 0
         self._sent: deque[tuple[int, int, Any, Any]] = deque(maxlen=_REMEMBERED)
-        #: what was lost behind the last sample that was sent: it goes with the next
+        #: losses after the last sample that was sent: they are sent with the next one
         self._late: list[Loss] = []
         #: why there is no engine
         self._broken: BaseException | None = None

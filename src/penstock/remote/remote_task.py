@@ -1,4 +1,4 @@
-"""Tickets in the hands of a worker process, in the words of its parent."""
+"""Tickets that a worker process has in hand, as its parent sees them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _op_of(lane: Lane, sample: Sample) -> tuple[str, str]:
 
 
 def lost(job: Job, sample: Sample | None, exc: Exception) -> Chunk:
-    """A ticket that is given up."""
+    """The chunk of a ticket that is given up."""
     lane = job.stage_run.lane
     label, position = lane.stage.label, job.ticket.first
     epoch = job.stage_run.inlet.epoch

@@ -1,4 +1,4 @@
-"""A ticket as it is sent to a worker process, and what has to come along with it."""
+"""A ticket as it is sent to a worker process, and the samples that are sent with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["laid_out", "request_for"]
 
 
 def request_for(job: Job, number: int, header: bytes | None, block: int | None, grant: int | None) -> Request:
-    """The ticket of `job`. What comes along looks like `header` and is in `block`, or in the message."""
+    """The ticket of `job`. What is sent with it is described by `header`, and is in `block` or in the message."""
     lane, ticket = job.stage_run.lane, job.ticket
     task: RemoteTask = job.task
     return Request(
@@ -40,7 +40,7 @@ def request_for(job: Job, number: int, header: bytes | None, block: int | None, 
 
 
 def laid_out(job: Job) -> Layout | None:
-    """What comes along with the ticket of `job`, ready to be written; None if nothing does.
+    """The layout of what is sent with the ticket of `job`; None for nothing.
 
     A sample that cannot be sent cuts the ticket short: it ends there, in an error that names it.
     """
@@ -79,7 +79,7 @@ def _cut_short(job: Job, number: int, cause: Exception) -> None:
 
 
 def _along(job: Job) -> dict[str, Any]:
-    """What has to come along with a ticket: its samples, what only this process can read, what a cache holds."""
+    """What has to be sent with a ticket: its samples, what only this process can read, what a cache holds."""
     ticket, program = job.ticket, job.stage_run.lane.program
     tree: dict[str, Any] = {}
     if ticket.samples is not None:

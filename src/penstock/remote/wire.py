@@ -1,20 +1,20 @@
-"""What a worker process and its parent say to each other: one message after the other over one socket.
+"""Messages between a worker process and its parent, one after the other over one socket.
 
 A message is a head (a pickled tuple: both ends are ours) and, for samples that are not in a block, a
 body of raw bytes. Descriptors of blocks ride along with a message that names them.
 
 Parent to worker::
 
-    desk                        the page on which the worker says what it has in hand
-    program  number, ...        what a stage runs; sent once, without a body if the worker was forked with it
+    desk                        the page on which the worker shows what it has in hand
+    program  number, ...        what a stage runs; sent once, without a body to a worker that was forked with it
     run      a `Request`         one ticket
-    go       ticket, grant      go on with a ticket that was paused
+    go       ticket, ...        continue a paused ticket, under a new number
     grant    number             a block to write to; none if there is none
-    forget   tickets, programs  these are not wanted any more
+    forget   tickets, programs  drop these paused tickets and these programs
 
 Worker to parent::
 
-    chunk    a `Reply`         what has come of a ticket
+    chunk    a `Reply`         what a ticket has made
     need     ticket, nbytes     a larger block than the one that came with the ticket
 """
 
@@ -79,7 +79,7 @@ class Request(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What has come of a ticket, so far or in the end."""
+    """What a ticket has made, so far or in all."""
 
     ticket: int
     done: bool
@@ -87,7 +87,7 @@ class Reply(NamedTuple):
     cpu_s: float
     #: see `penstock.remote.cargo`
     cargo: Any
-    #: blocks that came with tickets and are not looked at any more: number and use
+    #: blocks that were sent with tickets and that no array looks into any more: number and use
     returned: list[tuple[int, int]]
     #: what a cache is to keep, pickled
     kept: bytes | None
@@ -96,7 +96,7 @@ class Reply(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What came: the head, the body, and descriptors."""
+    """A message that was received: head, body and descriptors."""
 
     head: Any
     body: NDArray[np.uint8]
@@ -111,15 +111,15 @@ class Wire:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        #: bytes that have come and belong to no message yet
+        #: bytes that were received, and of which `receive` has made no message yet
         self._buffer = bytearray(_BUFFER_BYTES)
         self._start = self._end = 0
-        #: descriptors that have come, in the order of their messages
+        #: descriptors that were received, in the order of their messages
         self._fds: list[int] = []
 
     @property
     def pending(self) -> bool:
-        """Bytes of a message have come that nobody has asked for yet; the socket does not show them any more."""
+        """Bytes of the next message are in the buffer, so the socket does not show them any more."""
         return self._end > self._start
 
     def send(self, head: Any, body: Sequence[ReadableBuffer] = (), fds: Sequence[int] = ()) -> None:
