@@ -12,6 +12,7 @@ from tests.runtime.helpers import SOON_S
 
 import penstock as ps
 from penstock.resume.schema import checksum
+from penstock.testing import check_resume
 
 
 def saved_after(pipeline, count, **arguments):
@@ -262,6 +263,19 @@ def test_a_state_that_is_damaged_in_a_later_pass_of_an_input_is_refused():
     state["sum"] = checksum({key: one for key, one in state.items() if key != "sum"})
     with pytest.raises(ps.StateMismatch, match="the state is damaged"):
         rest_of(data, state, inline=True)
+
+
+CACHED = {
+    "batches": lambda data: data.batch(5),
+    "a window": lambda data: data.shuffle(window=4),
+    "groups that wait": lambda data: data.map(lambda number: {"x": [number] * 3}).pack(8, key="x"),
+}
+
+
+@for_each("name", CACHED)
+def test_an_epoch_that_a_cache_keeps_is_the_same_after_a_resume_although_epochs_go_on(name):
+    feed = ps.from_sequence(range(6)).filter(bool).shuffle(window=3).epoch(12).cache()
+    check_resume(CACHED[name](feed), epochs=3)
 
 
 COUNTING = {

@@ -116,6 +116,7 @@ class Run:
 
     def _queues(self, stage: Stage, feed: Joined, joint: Joint | None) -> list[Feeder]:
         carries = feed.step is not None and joint is not None and joint.carries
+        carries = carries and not self.engine.plan.keeps_epoch(stage)
         kept: list[Feeder] | None = self.engine.carried.get(stage.segment) if carries else None
         if kept is not None:
             for queue in kept:

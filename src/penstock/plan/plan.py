@@ -252,6 +252,11 @@ class Plan:
         """Whether a joint continues from epoch to epoch."""
         return any(stage.joint is not None and stage.joint.carries for stage in self.stages)
 
+    def keeps_epoch(self, stage: Stage) -> bool:
+        """Whether an op behind `stage` keeps what comes through it: always the same epoch, whichever runs."""
+        behind = (one for one in self.stages if one is not stage and any(stage is each for each in one.walk()))
+        return any(one.joint is not None and one.joint.remembers for one in behind)
+
     @property
     def in_step(self) -> bool:
         """Whether ranks deliver in step, so that the state of one of them is that of all."""
