@@ -6,7 +6,7 @@ to whoever seeks them (`Sought`), and lets everything else wait for the joint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from penstock.core.queue import Queue
@@ -46,7 +46,7 @@ class Feeder(Queue):
         #: earlier passes of the upstream, to make again what was wanted of them
         self._passes: list[tuple[int, Start]] = []
         #: what was wanted of the pass that runs, and has not come
-        self._awaited: dict[Hashable, _Seekers] = {}
+        self._awaited: dict[Hashable, list[Sought]] = {}
         #: nothing that was wanted is on its way any more
         self.settled = True
         #: a loss as it stands behind the joint; those of a pass that has ended in the step that runs
@@ -83,8 +83,7 @@ class Feeder(Queue):
         self.begun = start
         self._awaited = {}
         for sought in self._sought.pop(epoch, ()):
-            for want in sought.wants:
-                self._awaited.setdefault(key_of(want.place), _Seekers()).add(sought)
+            self._awaited.setdefault(key_of(sought.want.place), []).append(sought)
         redo = start.redo()
         self._redo_keys = {key_of(place) for place in redo.places}
         self._owed_keys = {*redo.held, *map(key_of, opened_in(start.front))}
@@ -141,19 +140,17 @@ class Feeder(Queue):
         """Give a sample to whoever wanted it. True if somebody did."""
         depths = range(self.depth + 1) if loss is not None else (self.depth,)
         for depth in depths:
-            of = input_of(place, depth)
-            key = key_of(of)
+            key = key_of(input_of(place, depth))
             if key in self._redo_keys:
-                seekers = self._awaited.get(key)
                 steps = steps_from(place, depth)
-                given = seekers is not None and seekers.give(of, steps, place, sample, loss)
+                given = sum(one.take(steps, place, sample, loss) for one in self._awaited.get(key, ())) > 0
                 # What is lost behind all that was wanted of an input concerns nobody, unless more of that is owed.
                 return given or (loss is not None and key not in self._owed_keys)
         return False  # it comes after all that is made again, or is a loss that has passed a joint
 
     def _give_cover(self, loss: Loss) -> bool:
         """Give a loss that has passed a joint to those who want what would have been made of its sample."""
-        return sum(seekers.lose(loss) for seekers in self._awaited.values()) > 0
+        return sum(one.lose(loss) for seekers in self._awaited.values() for one in seekers) > 0
 
 
 def _unchanged(loss: Loss) -> Loss:
@@ -161,10 +158,10 @@ def _unchanged(loss: Loss) -> Loss:
 
 
 class Sought:
-    """Samples that are to be made again for one purpose: all that `wants` names."""
+    """What is to be made again of one input, for one purpose."""
 
-    def __init__(self, wants: Sequence[Want], number: int = 0, epoch: int | None = None) -> None:
-        self.wants = wants
+    def __init__(self, want: Want, number: int, epoch: int) -> None:
+        self.want = want
         #: the input of the joint, and its epoch
         self.input = number
         self.epoch = epoch
@@ -172,39 +169,22 @@ class Sought:
         self._made: list[tuple[int, ...]] = []
         self.losses: list[Loss] = []
 
-    def take(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
-        key = key_of(of)
-        wants = [want for want in self.wants if key_of(want.place) == key and want.holds(steps)]
-        if loss is None and wants:
+    def take(self, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
+        """Take a sample that was made of the input, or its loss, if that is meant."""
+        if not self.want.holds(steps):
+            return False
+        if loss is None:
             self.found.append((sample, place))
             self._made.append(steps)
-        elif loss is not None:
-            wants = [want for want in wants if not want.met(steps, self._made)]
-            self.losses += [loss] if wants else []
-        return bool(wants)
+        elif self.want.met(steps, self._made):
+            return False
+        else:
+            self.losses.append(loss)
+        return True
 
     def lose(self, loss: Loss) -> bool:
         """Take note of the loss if it covers what is wanted; True if it does."""
-        covered = not self.found and any(covers(loss.place, want.place) for want in self.wants)
+        covered = not self.found and covers(loss.place, self.want.place)
         if covered:
             self.losses.append(loss)
         return covered
-
-
-class _Seekers:
-    """Those who want something that is made of one input."""
-
-    def __init__(self) -> None:
-        self._all: list[Sought] = []
-
-    def add(self, one: Sought) -> None:
-        if one not in self._all:
-            self._all.append(one)
-
-    def give(self, of: Place, steps: tuple[int, ...], place: Place, sample: Any, loss: Loss | None) -> bool:
-        taken = [one.take(of, steps, place, sample, loss) for one in self._all]
-        return any(taken)
-
-    def lose(self, loss: Loss) -> int:
-        """Tell all of them of a loss; how many wanted what it covers."""
-        return sum(one.lose(loss) for one in self._all)

@@ -65,7 +65,7 @@ class Remake:
                 else Want.sample(part.place, queue.depth)
             )
             epoch = queue.epoch if part.epoch is None else part.epoch
-            sought[part.input].setdefault(epoch, []).append(found := Sought([want], part.input, epoch))
+            sought[part.input].setdefault(epoch, []).append(found := Sought(want, part.input, epoch))
             return found
 
         for place in self._redo.places:
@@ -83,10 +83,10 @@ class Remake:
         passes = []
         for epoch in sorted(sought):
             if epoch != now:
-                wants = [want for one in sought[epoch] for want in one.wants]
+                wants = [one.want for one in sought[epoch]]
                 passes.append((epoch, Start(None, wants, only_wanted=True)))
         if now is not None and state is not None:
-            wants = [want for one in sought.get(now, ()) for want in one.wants]
+            wants = [one.want for one in sought.get(now, ())]
             passes.append((now, Start(state.edge, wants)))
         elif not self._joint.opens_inputs and not only_wanted:
             passes.append((self._epoch, BEGINNING))
