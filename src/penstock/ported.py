@@ -33,19 +33,37 @@ _OURS = {
     "in_order": "ordered=False on the op that may deliver in any order",
 }
 
+#: the same where `from_torch` has an answer of its own
+_OF_FROM_TORCH = {
+    "dataset": "from_torch(dataset), without the name",
+    "num_workers": "workers=n",
+    "persistent_workers": "nothing: workers stay warm between epochs",
+    "timeout": ".loader(timeout_s=...), or timeout_s=... for each read",
+    "generator": ".loader(seed=...)",
+    "multiprocessing_context": "nothing: penstock starts its worker processes itself",
+    "in_order": "from_torch(DataLoader(..., in_order=False))",
+}
+#: what DataLoader takes by position after the dataset
+_BY_POSITION = ("batch_size", "shuffle", "sampler", "batch_sampler", "num_workers")
+
 
 def names_ours(function: Callable[P, R]) -> Callable[P, R]:
     """`function`; called with an argument of DataLoader that it does not have, it says what ours is called."""
     own = {one.name for one in inspect.signature(function).parameters.values()}
     name = function.__name__
+    ours = {**_OURS, **_OF_FROM_TORCH} if name == "from_torch" else _OURS
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         for unknown in kwargs.keys() - own:
-            if unknown in _OURS:
+            if unknown in ours:
                 raise TypeError(
-                    f"{name}() has no argument {unknown!r}, which torch's DataLoader has; write {_OURS[unknown]}"
+                    f"{name}() has no argument {unknown!r}, which torch's DataLoader has; write {ours[unknown]}"
                 )
+        if name == "from_torch" and len(args) > 1:
+            named = [f"{one}={value!r}" for one, value in zip(_BY_POSITION, args[1:], strict=False)]
+            written = ", ".join(["dataset", *named]).replace("num_workers", "workers")
+            raise TypeError(f"from_torch() takes only the dataset by position; write from_torch({written})")
         return function(*args, **kwargs)
 
     return call

@@ -419,7 +419,8 @@ def test_what_cannot_be_kept_is_refused_with_the_reason():
         (lambda p: p.batch(batch_size=4), r"batch\(\) has no argument 'batch_size'"),
         (lambda p: p.batch(4, collate_fn=list), r"\.batch\(n, collate=fn\)"),
         (lambda p: ps.from_sequence([1], num_workers=2), "from_sequence"),
-        (lambda p: ps.from_torch([1], num_workers=2), "workers=n"),
+        (lambda p: ps.from_torch([1], num_workers=2), "DataLoader has; write workers=n$"),
+        (lambda p: ps.from_torch([1], 2, True), r"write from_torch\(dataset, batch_size=2, shuffle=True\)"),
         (lambda p: p.loader(wokers=4), "unexpected keyword argument 'wokers'"),
     ],
 )
@@ -428,37 +429,14 @@ def test_arguments_of_data_loader_get_an_error_that_names_ours(call, said):
         call(ps.from_sequence(range(3)))
 
 
-# ---------------------------------------------------------------------- loader.torch()
-
-
-def test_a_loader_looks_like_a_data_loader():
-    dataset = Squares()
-    with ps.from_torch(data.DataLoader(dataset, 6, shuffle=True, drop_last=True)).loader(seed=2) as loader:
-        ours = loader.torch()
-        assert len(ours) == 3
-        assert (ours.dataset, ours.batch_size, ours.drop_last) == (dataset, 6, True)
-        assert ours.collate_fn is data.default_collate
-        epochs = []
-        for epoch in range(2):
-            ours.sampler.set_epoch(epoch)
-            epochs.append([plain(batch) for batch in ours])
-        ours.sampler.set_epoch(0)
-        assert [plain(batch) for batch in ours] == epochs[0] != epochs[1]
-        state = ours.state_dict()
-        ours.load_state_dict(state)
-    with ps.from_torch(data.DataLoader(dataset, 6, shuffle=True)).loader(seed=2) as loader:
-        ours = loader.torch()
-        iter(ours)  # an iterator that nobody reads begins no epoch
-        second = iter(ours)
-        ours.sampler.set_epoch(0)
-        next(second)
-        assert (loader.epoch, loader.batch_index) == (0, 1)
-    rows = np.arange(10)
-    with ps.from_arrays(rows).batch(4).to("cpu").loader() as loader:
-        assert (loader.torch().batch_size, len(loader.torch())) == (4, 3)
-    with ps.from_sequence([1]).loader() as loader:
-        assert loader.torch().batch_size is None
-        assert loader.torch().dataset == [1]
+@for_each("rng", ["global", None])
+@for_each("sample", [None, torch.zeros])
+def test_what_the_default_collate_cannot_stack_gets_the_next_step(sample, rng):
+    samples = [sample and sample(size) for size in (1, 2)]
+    pipeline = ps.from_torch(samples, batch_size=2, rng=rng)
+    with pytest.raises((TypeError, RuntimeError)) as caught, pipeline.loader(inline=True) as loader:
+        list(loader)
+    assert any("give collate_fn=, or leave batch_size= out" in note for note in caught.value.__notes__)
 
 
 # ---------------------------------------------------------------------- from_sequence's own reads

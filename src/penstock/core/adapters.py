@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.lazy import named
 from penstock.sources.source import Flow
@@ -11,11 +11,30 @@ __all__ = ["Adapters"]
 
 T = TypeVar("T", covariant=True)
 
+#: what code asks a DataLoader for, and `torch()` has
+_OF_DATALOADER = frozenset(
+    ("dataset", "batch_size", "drop_last", "sampler", "batch_sampler", "collate_fn", "num_workers")
+)
+
 
 class Adapters(Generic[T]):
     """What a `Loader` is to other libraries."""
 
     _flow: Flow
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name in _OF_DATALOADER:
+                said += ", which torch's DataLoader has; the object that loader.torch() returns has it too"
+            raise AttributeError(said, name=name, obj=self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "a loader runs workers, so it cannot be copied or sent to another process; make another one from its "
+            "pipeline, with state=loader.state_dict() to continue where it stands"
+        )
 
     def torch(self) -> Any:
         """The loader as code that expects torch's DataLoader wants it.

@@ -248,9 +248,8 @@ def _batched(asked: _Asked, pipeline: Pipeline[Any]) -> Pipeline[Any]:
     if size is None:
         return pipeline.map(asked.collate)
     drop_last = asked.drop_last if asked.batch_sampler is None else bool(asked.batch_sampler.drop_last)
-    if asked.rng is None:
-        return pipeline.batch(size, drop_last=drop_last, collate=asked.collate)
-    return pipeline.apply(Collate(size, drop_last=drop_last, collate=asked.collate))
+    seeded = asked.rng is not None
+    return pipeline.apply(Collate(size, drop_last=drop_last, collate=asked.collate, seeded=seeded))
 
 
 def _ordered(torch: Any, dataset: Any, sampler: Any) -> Pipeline[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from penstock.ops.op import Effect, Op, group_size
 from penstock.sources.source import Flow
@@ -34,12 +34,14 @@ class TorchLoader:
     #: what a DataLoader has, and what does not arise here: workers stay, and batches come from where they are
     num_workers = 0
     pin_memory = False
+    pin_memory_device = ""
     timeout = 0
     prefetch_factor = None
     persistent_workers = True
     worker_init_fn = None
     multiprocessing_context = None
     generator = None
+    in_order = True
 
     def __init__(self, loader: Any, flow: Flow) -> None:
         self.loader = loader
@@ -77,6 +79,16 @@ class TorchLoader:
     def load_state_dict(self, state: Any) -> None:
         """Go on where `state` was saved."""
         self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """End the workers; see `Loader.close`."""
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def __iter__(self) -> Iterator[Any]:
         # The epoch begins with the first batch: frameworks make iterators that they never read, and tell the

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -162,15 +162,31 @@ class Read(Map[Any, Any]):
 
 @dataclass(frozen=True)
 class Collate(Batch[Any]):
-    """`batch` by a collate function that may draw from global generators."""
+    """`batch` by a collate function that may draw from global generators, or by torch's own."""
+
+    seeded: bool = field(default=True, kw_only=True)
 
     def bind(self) -> _Drawing:
         assert self.collate is not None
-        return _Drawing(self.collate, self.label)
+        default = getattr(sys.modules.get("torch.utils.data"), "default_collate", None)
+        return _Drawing(_default_collate if self.collate is default else self.collate, self.label)
 
     def run(self, samples: list[Any], info: Any) -> Sequence[Any]:
         bound: _Drawing = info.bound
-        return bound.each(samples, info)
+        return bound.each(samples, info) if self.seeded else list(info.each(bound.fn, samples))
+
+
+def _default_collate(samples: list[Any]) -> Any:
+    """torch's function; its error says what it cannot do, and a note says what can be done."""
+    try:
+        return importlib.import_module("torch.utils.data").default_collate(samples)
+    except (TypeError, RuntimeError) as exc:
+        exc.add_note(
+            "default_collate takes tensors, arrays, numbers and strings, and dicts, lists and tuples of them, all "
+            "of one shape. For other samples give collate_fn=, or leave batch_size= out and write .batch(n, pad=0) "
+            "or .batch(n, collate=list)"
+        )
+        raise
 
 
 class Parts:
