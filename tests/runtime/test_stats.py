@@ -16,7 +16,15 @@ LOADER_KEYS = {"samples", "batches", "epoch", "running_s", "wait_s", "wait_share
 LOADER_KEYS |= {"startup_s", "open_s", "cpu_s", "lock_tries", "lock_wait_s", "deaths"}
 TIMES = ("working_s", "waiting_input_s", "waiting_room_s")
 STAGE_KEYS = {*TIMES, "cpu_s", "loop_s", "reading_s", "occupancy", "samples", "workers"}
-STAGE_KEYS |= {"fill", "waiting_memory_s", "timed_s", "timed_bytes", "timed_busy_s", "timed_delay_s"}
+STAGE_KEYS |= {
+    "fill",
+    "waiting_memory_s",
+    "timed_s",
+    "timed_bytes",
+    "timed_busy_s",
+    "timed_delay_s",
+    "timed_library_s",
+}
 
 
 def double(sample):

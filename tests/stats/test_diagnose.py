@@ -470,6 +470,15 @@ def test_threads_of_libraries_inside_workers_are_found():
     assert "cv2.setNumThreads(0)" in found.advice
 
 
+def test_threads_of_libraries_are_found_where_all_of_them_together_get_one_core():
+    timed = {"stage.blur.timed_s": 1.0, "stage.blur.timed_busy_s": 1.0, "stage.blur.timed_library_s": 0.5}
+    stats = counters(cores=2.0) | stage("blur", 0.99, workers=2, cpu=1.0)
+    found = verdict([Part("blur", kind="process")], stats | timed, cores=2)
+    assert "computes in several threads at once" in found.advice
+    assert "cv2.setNumThreads(0)" in found.advice
+    assert "several threads" not in verdict([Part("blur", kind="process")], stats, cores=2).advice
+
+
 def test_without_an_interpreter_lock_nobody_waits_for_it():
     stats = counters(wait=0.8, cores=1.0, lock_ms=5.0) | stage("tokenise", 0.99, workers=4, cpu=0.25)
     found = verdict([Facts("tokenise")], stats, cores=4, gil=False)

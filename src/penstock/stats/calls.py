@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import log2
 from operator import mul
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
 from penstock.machine import run_delay_s
@@ -42,7 +42,7 @@ class Op(NamedTuple):
 class Timing:
     """The times of the calls in one ticket. Made by its worker when it begins; `end` is called when it is done."""
 
-    __slots__ = ("_began", "_cpu_clock", "busy_s", "delay_s", "found", "nbytes", "seconds")
+    __slots__ = ("_began", "_cpu_clock", "busy_s", "delay_s", "found", "library_s", "nbytes", "seconds")
 
     def __init__(self, cpu_clock: Callable[[], float] | None = None) -> None:
         self.found: list[Timed | TimedOutputs | Op] = []
@@ -50,18 +50,21 @@ class Timing:
         self.nbytes = 0
         #: how long the ticket took; of that, the worker was on a CPU, or could have been, but others had all CPUs
         self.seconds = self.busy_s = self.delay_s = 0.0
+        #: what threads that libraries have started computed meanwhile, where the CPU clock is that of a process
+        self.library_s = 0.0
         self._cpu_clock = cpu_clock
         self._began = self._now()
 
-    def _now(self) -> tuple[float, float, float]:
-        """The clock, the CPU clock, and the delay so far; a coroutine has only the first."""
+    def _now(self) -> tuple[float, float, float, float]:
+        """The clock, CPU time, the delay so far, and CPU time of other threads; a coroutine has only the first."""
         if self._cpu_clock is None:
-            return perf_counter(), 0.0, 0.0
-        return perf_counter(), self._cpu_clock(), run_delay_s()
+            return perf_counter(), 0.0, 0.0, 0.0
+        cpu_s = self._cpu_clock()
+        return perf_counter(), cpu_s, run_delay_s(), cpu_s - thread_time()
 
     def end(self) -> None:
         """The ticket is done, in the thread that began it."""
-        self.seconds, cpu_s, self.delay_s = (
+        self.seconds, cpu_s, self.delay_s, self.library_s = (
             max(now - began, 0.0) for now, began in zip(self._now(), self._began, strict=True)
         )
         self.busy_s = min(cpu_s + self.delay_s, self.seconds)
@@ -69,13 +72,13 @@ class Timing:
     @property
     def plain(self) -> tuple[Any, ...]:
         """What was found, as plain data."""
-        return self.ops, self.seconds, self.busy_s, self.delay_s
+        return self.ops, self.seconds, self.busy_s, self.delay_s, self.library_s
 
     @classmethod
     def of(cls, plain: tuple[Any, ...], nbytes: int) -> Timing:
         """What was found in another process."""
         timing = cls()
-        ops, timing.seconds, timing.busy_s, timing.delay_s = plain
+        ops, timing.seconds, timing.busy_s, timing.delay_s, timing.library_s = plain
         timing.found = [Op(*one) for one in ops]
         timing.nbytes = nbytes
         return timing

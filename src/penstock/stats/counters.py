@@ -26,6 +26,7 @@ SUMMED = (
     "timed_bytes",
     "timed_busy_s",
     "timed_delay_s",
+    "timed_library_s",
     "samples",
 )
 
@@ -69,6 +70,8 @@ class StageCounters:
         #: of `timed_s`: workers were on a CPU or could have been; the latter alone
         self.timed_busy_s = 0.0
         self.timed_delay_s = 0.0
+        #: CPU time of threads that libraries have started in worker processes, in `timed_s`
+        self.timed_library_s = 0.0
         #: time of timed tickets without that in which no CPU was free, and CPU time, the latest ones counted most
         self._undelayed_s = self._undelayed_cpu_s = 0.0
         #: of worker processes: time that they held tickets and that they were at work on them, the latest counted
@@ -100,6 +103,7 @@ class StageCounters:
         self.timed_s += timing.seconds
         self.timed_busy_s += timing.busy_s
         self.timed_bytes += timing.nbytes
+        self.timed_library_s += timing.library_s
         delay_s = min(timing.delay_s, timing.seconds)
         self.timed_delay_s += delay_s
         self._undelayed_s = self._undelayed_s * _TIMED_FADES + timing.seconds - delay_s

@@ -48,6 +48,8 @@ _STARVED = 0.2
 _COPIES = 1e9
 #: cores that one worker keeps busy when its libraries start threads of their own
 _THREADED = 1.4
+#: the same where a worker gets no more than one core: the share of that which those threads get
+_IN_LIBRARIES = 0.25
 #: cores that other programs take that are worth a word
 _OTHERS = 0.2
 #: a share of the time of an op in calls that take ten times as long as most, which makes them what to look at
@@ -251,10 +253,12 @@ class _Case(Figures):
     def _less_work(self, label: str) -> str:
         """What to do when there are no cores left."""
         each = self.cores_per_worker(label)
-        if self.stages[label].kind == "process" and each > _THREADED:
+        threaded = each > _THREADED or self.library_share(label) > _IN_LIBRARIES
+        if self.stages[label].kind == "process" and threaded:
+            busy = f"keeps {each:.1f} cores busy" if each > _THREADED else "computes in several threads at once"
             return (
-                f"Each of its processes keeps {each:.1f} cores busy, since its libraries start threads of their "
-                "own. Let each process use one thread: cv2.setNumThreads(0), torch.set_num_threads(1), or "
+                f"Each of its processes {busy}, since its libraries start threads of their own. Let each process "
+                "use one thread: cv2.setNumThreads(0), torch.set_num_threads(1), or "
                 'env={"OMP_NUM_THREADS": "1"} of ps.Processes.'
             )
         return "Do less per sample, keep results with cache(), or give it more cores."

@@ -153,6 +153,11 @@ class Figures:
         working_s = self.period.stage(label, "working_s")
         return self.period.stage(label, "cpu_s") / working_s if working_s > 0 else 0.0
 
+    def library_share(self, label: str) -> float:
+        """The share of their CPU time that worker processes spend in threads of libraries."""
+        cpu_s = self.period.stage(label, "timed_busy_s") - self.period.stage(label, "timed_delay_s")
+        return self.period.stage(label, "timed_library_s") / cpu_s if cpu_s > 0 else 0.0
+
     def bytes_per_s(self, label: str) -> float:
         """Bytes that one worker hands in per second at work, by the tickets that were timed."""
         timed_s = self.period.stage(label, "timed_s")
