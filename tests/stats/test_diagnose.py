@@ -450,6 +450,17 @@ def test_what_computes_is_known_on_a_busy_machine_too():
     assert found.stages[0].delayed == pytest.approx(0.48)
 
 
+@for_each("cpu_s", [0.17, 0.25])
+def test_what_computes_is_known_where_it_hardly_gets_a_cpu(cpu_s):
+    # Of each second no CPU was free in 0.7: of the other 0.3, the lock and the system took a part.
+    timed = {"sort.timed_s": 1.0, "sort.timed_busy_s": 0.7 + cpu_s, "sort.timed_delay_s": 0.7}
+    busy = {"machine_s": RUN_S, "machine_busy_s": 2.0 * RUN_S}
+    stats = counters(cores=0.3, **busy) | stage("sort", 0.99, workers=1, cpu=cpu_s)
+    found = verdict([Part("sort")], stats | {f"stage.{key}": value for key, value in timed.items()}, cores=2)
+    assert "more would not help" in found.advice
+    assert "4 workers" not in found.advice
+
+
 def test_a_copy_of_memory_does_not_get_more_workers():
     stats = counters(cores=1.0) | stage("from_arrays", 0.99, workers=1, cpu=0.95)
     copying = {"stage.from_arrays.timed_s": 1.0, "stage.from_arrays.timed_bytes": 3e9}

@@ -24,6 +24,8 @@ _ONLY_READS = 0.8
 _ABOUT = 1.05
 #: a share of the time at work from which on a function computes rather than waits
 _ON_CPU = 0.7
+#: the same where most of its time no CPU was free: of the little that is left, the lock and the system take a part
+_ON_CPU_DELAYED, _MOSTLY_DELAYED = 0.5, 0.5
 #: however busy others are, the system gives us about so much of the machine
 _FAIR = 0.5
 #: a share of the periods of a CPU quota in which we had to wait that makes the quota what limits
@@ -129,7 +131,8 @@ class Figures:
             return True
         # Whoever sleeps waits for a CPU too, each time it wakes: such time tells nothing of what it does.
         delay_s = self.period.stage(label, "timed_delay_s")
-        return self.period.stage(label, "timed_busy_s") - delay_s > _ON_CPU * (timed_s - delay_s) > 0
+        least = _ON_CPU if delay_s < _MOSTLY_DELAYED * timed_s else _ON_CPU_DELAYED
+        return self.period.stage(label, "timed_busy_s") - delay_s > least * (timed_s - delay_s) > 0
 
     def held_s(self, label: str) -> float:
         """Seconds in which threads of a stage can have held the interpreter lock.
