@@ -456,7 +456,7 @@ def test_what_computes_is_known_where_it_hardly_gets_a_cpu(cpu_s):
     timed = {"sort.timed_s": 1.0, "sort.timed_busy_s": 0.7 + cpu_s, "sort.timed_delay_s": 0.7}
     busy = {"machine_s": RUN_S, "machine_busy_s": 2.0 * RUN_S}
     stats = counters(cores=0.3, **busy) | stage("sort", 0.99, workers=1, cpu=cpu_s)
-    found = verdict([("sort")], stats | {f"stage.{key}": value for key, value in timed.items()}, cores=2)
+    found = verdict([Facts("sort")], stats | {f"stage.{key}": value for key, value in timed.items()}, cores=2)
     assert "more would not help" in found.advice
     assert "4 workers" not in found.advice
 
@@ -484,10 +484,10 @@ def test_threads_of_libraries_inside_workers_are_found():
 def test_threads_of_libraries_are_found_where_all_of_them_together_get_one_core():
     timed = {"stage.blur.timed_s": 1.0, "stage.blur.timed_busy_s": 1.0, "stage.blur.timed_library_s": 0.5}
     stats = counters(cores=2.0) | stage("blur", 0.99, workers=2, cpu=1.0)
-    found = verdict([("blur", kind="process")], stats | timed, cores=2)
+    found = verdict([Facts("blur", kind="process")], stats | timed, cores=2)
     assert "computes in several threads at once" in found.advice
     assert "cv2.setNumThreads(0)" in found.advice
-    assert "several threads" not in verdict([("blur", kind="process")], stats, cores=2).advice
+    assert "several threads" not in verdict([Facts("blur", kind="process")], stats, cores=2).advice
 
 
 def test_without_an_interpreter_lock_nobody_waits_for_it():
