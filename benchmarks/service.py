@@ -307,13 +307,17 @@ def files_of_the_page(bench: Bench) -> None:
 
 def main() -> None:
     bench = Bench("service", __doc__)
-    against_sockets(bench)
-    against_peers(bench)
-    with_keys(bench)
-    small_samples(bench)
-    latency(bench)
-    after_a_restart(bench)
-    files_of_the_page(bench)
+    for name, ask in (
+        ("sockets", against_sockets),
+        ("peers", against_peers),
+        ("curve", with_keys),
+        ("small", small_samples),
+        ("latency", latency),
+        ("restart", after_a_restart),
+        ("page", files_of_the_page),
+    ):
+        if bench.wanted(name):
+            ask(bench)
     bench.finish()
 
 

@@ -323,6 +323,19 @@ def test_a_stranger_that_sends_without_reading_costs_a_server_no_memory(message)
     assert peak_kb < 150_000
 
 
+def test_a_message_without_an_end_is_cut_off():
+    frame = b"\x03" + struct.pack(">Q", 200_000) + bytes(200_000)  # more frames follow
+    with server_process(mode="shard") as process:
+        host, port = process.address.removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), timeout=SOON_S) as stranger:
+            stranger.sendall(greeting() + bytes([4, len(READY)]) + READY)
+            with pytest.raises(ConnectionError):
+                while True:
+                    stranger.sendall(frame)
+        assert process.stats()["server.cut"] == 1
+        assert seen(ps.connect(process.address)) == locally(pipeline())[0]
+
+
 def test_more_credit_than_a_client_takes_is_a_plan_error():
     with pytest.raises(ps.PlanError, match="takes at most 100000 batches"):
         ps.serve(pipeline(), HERE, credit=100_001)

@@ -124,9 +124,7 @@ def test_a_client_that_reads_on_while_others_go_back_gets_an_error(tmp_path):
 
 @for_each("ledgers", [(None, None), ("a", "b"), ("a", None)])
 def test_servers_with_different_ledgers_are_refused_with_the_next_step(tmp_path, ledgers):
-    refused = pytest.raises(
-        ps.ServiceError, match=r"needs one ledger.* start all of them with ledger= and the same"
-    )
+    refused = pytest.raises(ps.PlanError, match=r"needs one ledger.* start all of them with ledger= and the same")
     one, other = (None if name is None else tmp_path / name for name in ledgers)
     with ps.serve(plain(), HERE, ledger=one) as first, ps.serve(plain(), HERE, ledger=other) as second, refused:
         list(ps.connect([first.address, second.address]))

@@ -151,7 +151,7 @@ class Subscription:
                 f"{' and '.join(sorted(others))}; serve one pipeline with one seed and mode on all of them"
             )
         if self._ledger != welcome.ledger:
-            raise ServiceError(
+            raise PlanError(
                 "mode split over several servers needs one ledger, and two of the servers have different ones, or "
                 "keep theirs in memory: both could hand out the same batch; start all of them with ledger= and the "
                 "same file, connect to one of them, or serve with mode='shard'"
@@ -210,6 +210,8 @@ class Subscription:
             if line.error is not None:
                 raise line.error
             error = next((one.error for one in self._lanes if one.error is not None), None)
+            if isinstance(error, PlanError):
+                raise error
             if error is not None:
                 raise ServiceError(f"the data server at {self._source.label[8:-1]} refuses: {error}") from None
             return None

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from penstock.errors import ServiceError
+from penstock.errors import PlanError, ServiceError
 from penstock.service import protocol
 from penstock.service.protocol import Ask, Batch, Beat, Bye, End, FromClient, Hello, Ready, Refused, Want, Welcome
 
@@ -74,7 +74,7 @@ class Lane:
         self.put_off = ""
         #: the epoch is over: how many batches it has
         self.total: int | None = None
-        self.error: ServiceError | None = None
+        self.error: ServiceError | PlanError | None = None
         #: when the server was heard last over this connection, and when it last was of use
         self.heard = self.alive = now
         self._said = 0.0
@@ -192,7 +192,7 @@ class Lane:
         if self.plan is None:
             try:
                 plan = self._plan_of(welcome)
-            except ServiceError as exc:
+            except (ServiceError, PlanError) as exc:
                 self.error = exc
                 return []
             if plan is None:

@@ -6,6 +6,7 @@ the pipeline, heartbeats are answered however long a batch takes.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,8 @@ from penstock.service.split import SplitBroker
 from penstock.service.waker import Waker
 
 __all__ = ["Server", "serve"]
+
+log = logging.getLogger("penstock.service")
 
 #: how often silent clients are looked for
 _TICK_S = 0.5
@@ -133,6 +136,7 @@ class Server:
             self._serve()
         except BaseException as exc:
             self._error = exc
+            log.critical("the server at %s has failed", self.address, exc_info=exc)
         finally:
             self._broker.close()
             self._bound.close()
@@ -159,16 +163,15 @@ class Server:
             broker.made()
             if monotonic() >= due:
                 broker.tick()
+                self._bound.tick()
                 due = monotonic() + _TICK_S
 
     def _take_in(self) -> None:
-        zmq, socket = self._zmq, self._bound.socket
         for _ in range(_AT_ONCE):
-            try:
-                identity, *frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            message = self._bound.receive()
+            if message is None:
                 return
-            self._broker.received(identity, frames)
+            self._broker.received(*message)
 
 
 def serve(

@@ -7,12 +7,14 @@ anything is allocated, and drops a peer that has not finished its handshake in t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import os
 import re
 import socket
 import stat
+import struct
 import threading
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,6 +22,7 @@ from typing import Any
 
 from penstock.errors import PlanError, ServiceError
 from penstock.service.extra import zmq_module
+from penstock.service.floods import Floods
 from penstock.service.keys import Key
 
 __all__ = ["HANDSHAKE_MS", "Bound", "bind_to", "check_address", "is_local"]
@@ -91,6 +94,7 @@ class Bound:
 
     def __init__(self, address: str, key: Key | None, allow: Sequence[str], credit: int) -> None:
         zmq = self._zmq = zmq_module()
+        self._now = int(zmq.NOBLOCK)
         self._allowed = {_raw(one) for one in allow}
         self._context = zmq.Context()
         _count_server(1)
@@ -102,6 +106,7 @@ class Bound:
             zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_ACCEPTED
         )
         try:
             self._configure(key, credit)
@@ -111,6 +116,8 @@ class Bound:
             self.close()
             raise ServiceError(f"cannot bind to {address}: {exc}; is another server running there?") from None
         self.address: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        tcp = _TCP.fullmatch(self.address)
+        self._floods = Floods(int(tcp[2])) if tcp is not None else None
 
     def _configure(self, key: Key | None, credit: int) -> None:
         zmq, socket = self._zmq, self.socket
@@ -140,14 +147,34 @@ class Bound:
         self.zap.send_multipart([identity, b"", b"1.0", request, *verdict, b"", b""])
 
     def noted(self) -> None:
-        """Something has happened to a connection: a handshake has failed."""
-        self.monitor.recv_multipart()
-        self.failed_handshakes += 1
+        """Something has happened to a connection: it was accepted, or its handshake has failed."""
+        event, descriptor = struct.unpack("=Hi", self.monitor.recv_multipart()[0])
+        if event != self._zmq.EVENT_ACCEPTED:
+            self.failed_handshakes += 1
+        elif self._floods is not None:
+            self._floods.accepted(descriptor)
+
+    def receive(self) -> tuple[bytes, list[memoryview]] | None:
+        """The next message, and from whom; None if there is none."""
+        try:
+            identity, *frames = self.socket.recv_multipart(self._now, copy=False)
+        except self._zmq.Again:
+            return None
+        if self._floods is not None:
+            with contextlib.suppress(self._zmq.ZMQError):  # a peer of ZMTP 1, which is none of our clients
+                self._floods.heard(identity.get(self._zmq.SRCFD))
+        return identity.bytes, [frame.buffer for frame in frames]
+
+    def tick(self) -> None:
+        """Look for connections that send without end."""
+        if self._floods is not None:
+            self._floods.look()
 
     def stats(self) -> dict[str, float]:
         return {
             "server.refused_keys": self.refused_keys,
             "server.failed_handshakes": self.failed_handshakes,
+            "server.cut": 0 if self._floods is None else self._floods.cut,
         }
 
     def close(self) -> None:
