@@ -45,7 +45,7 @@ test-stores: $(STORES)  ## tests against a local S3 server
 	$(BIN)/python -m pytest -m stores $(ARGS)
 
 test-integrations: $(INTEGRATIONS)  ## tests with torch, JAX and training frameworks, as they are
-	$(BIN)/python -m pytest -m integrations $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m integrations $(ARGS)
 
 # Needs chromium and its driver; on Debian: apt-get install chromium chromium-driver
 test-browser: $(BROWSER)  ## tests of the page in a real browser

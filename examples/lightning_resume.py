@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -110,14 +110,31 @@ def train(folder: Path, kill_after: int | None = None) -> None:
     (folder / "model.json").write_text(json.dumps([one.item() for one in model.parameters()]))
 
 
+def printed_to(folder: Path) -> Path:
+    """The file with what the processes that trained in `folder` have printed."""
+    return folder.with_suffix(".log")
+
+
+def train_apart(folder: Path, kill_after: int | None) -> None:
+    """What a process of its own does; it prints into a file, since Lightning prints much."""
+    with printed_to(folder).open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    warnings.simplefilter("default")  # Lightning's own, also where the caller makes errors of warnings
+    train(folder, kill_after)
+
+
 def run(folder: Path, kill_after: int | None = None) -> list[dict[str, Any]]:
     """Train in a process of its own; the steps it made."""
-    command = [sys.executable, __file__, "--train", str(folder)]
-    command += [] if kill_after is None else ["--kill-after", str(kill_after)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    # Forked, since the import of Lightning takes seconds. This process has made no tensor and no loader.
+    process = multiprocessing.get_context("fork").Process(target=train_apart, args=(folder, kill_after))
+    process.start()
+    process.join()
     wanted = 0 if kill_after is None else -signal.SIGKILL
-    if done.returncode != wanted:
-        raise RuntimeError(f"the training ended with {done.returncode} instead of {wanted}:\n{done.stderr}")
+    if process.exitcode != wanted:
+        raise RuntimeError(
+            f"the training ended with {process.exitcode} instead of {wanted}:\n{printed_to(folder).read_text()}"
+        )
     log = folder / "steps.jsonl"
     steps = [json.loads(line) for line in log.read_text().splitlines()]
     log.unlink()
