@@ -12,8 +12,8 @@ from penstock.testing.layouts import fitting
 
 pytestmark = pytest.mark.fuzz
 
-#: of each pipeline: 100 interleavings in all, and 20 times as many in `make fuzz`
-SEEDS = seeds(4)
+#: of each pipeline: 75 interleavings in all, and 20 times as many in `make fuzz`
+SEEDS = seeds(3)
 FEW_SEEDS = SEEDS[: max(3, len(SEEDS) // 2)]
 
 

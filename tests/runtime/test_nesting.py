@@ -10,7 +10,7 @@ from tests.runtime.helpers import SOON_S, Peak
 import penstock as ps
 
 #: the nasty ones are tried so often, and 20 times as often in `make fuzz`
-TIMES = 8 * random_examples.TIMES
+TIMES = 3 * random_examples.TIMES
 
 pytestmark = pytest.mark.fuzz
 

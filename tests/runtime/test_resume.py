@@ -248,8 +248,8 @@ ARGUMENTS = [
 
 @for_each("arguments", ARGUMENTS)
 def test_any_loader_goes_on_from_a_state_of_any_other(arguments):
-    check_resume(MANY, every=5, saved_on=arguments, restored_on={"workers": 2})
-    check_resume(MANY, every=6, saved_on={"workers": 2}, restored_on=arguments)
+    check_resume(MANY, every=7, saved_on=arguments, restored_on={"workers": 2})
+    check_resume(MANY, every=7, saved_on={"workers": 2}, restored_on=arguments)
 
 
 @pytest.mark.soak
@@ -288,7 +288,7 @@ def test_an_isolated_loader_goes_on():
 
 
 def test_another_process_goes_on():
-    check_resume(MANY, every=3, fresh_process=True)
+    check_resume(MANY, every=6, fresh_process=True)
 
 
 # ---------------------------------------------------------------------- samples that fail
