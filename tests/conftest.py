@@ -25,6 +25,7 @@ import pytest
 from _pytest.doctest import DoctestModule
 from tests import nursery
 from tests.helpers import POOL, start_pool
+from tests.later import Later
 from tests.logs import Counted, Log
 from tests.random_examples import KEPT, SEED, TIMES
 
@@ -151,6 +152,8 @@ def _preload(item: pytest.Item) -> tuple[str, ...]:
 
 
 def _imports_torch(item: pytest.Item) -> bool:
+    if isinstance(getattr(getattr(item, "module", None), "torch", None), Later):
+        return True
     code = getattr(inspect.unwrap(getattr(item, "function", None)), "__code__", None)
     return code is not None and "importorskip" in code.co_names and "torch" in code.co_consts
 

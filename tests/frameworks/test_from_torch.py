@@ -7,107 +7,14 @@ import warnings
 import numpy as np
 import pytest
 from tests.cases import for_each
+from tests.later import Later
 
 import penstock as ps
 from penstock.testing import check_resume
 
-torch = pytest.importorskip("torch")
-data = pytest.importorskip("torch.utils.data")
-
-
-class Squares(data.Dataset):
-    """A map-style dataset that counts its reads."""
-
-    def __init__(self, n=20):
-        self.n = n
-        self.read = []
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, index):
-        self.read.append(index)
-        return {"x": torch.full((3,), float(index)), "y": index * index, "name": f"s{index}"}
-
-
-class Noisy(data.Dataset):
-    """Draws from all three global generators."""
-
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, index):
-        return index, random.random(), float(np.random.rand()), float(torch.rand(()))
-
-
-class Count(data.IterableDataset):
-    def __init__(self, n=20):
-        self.n = n
-
-    def __iter__(self):
-        yield from range(self.n)
-
-
-class Stateful(data.IterableDataset):
-    """Says where it stands, and counts what it reads."""
-
-    def __init__(self, n=100):
-        self.n = n
-        self.at = 0
-        self.read = 0
-
-    def __iter__(self):
-        while self.at < self.n:
-            self.at += 1
-            self.read += 1
-            yield self.at - 1
-        self.at = 0
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
-
-class StatefulIterator:
-    def __init__(self, n, log):
-        self.n, self.at, self.log = n, 0, log
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        if self.at == self.n:
-            raise StopIteration
-        self.at += 1
-        self.log.append(self.at - 1)
-        return self.at - 1
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
-
-class OfIterators(data.IterableDataset):
-    def __init__(self):
-        self.log = []
-
-    def __iter__(self):
-        return StatefulIterator(100, self.log)
-
-
-class Evens(data.Sampler):
-    def __init__(self, n):
-        self.n = n
-
-    def __iter__(self):
-        return iter(range(0, self.n, 2))
-
-    def __len__(self):
-        return self.n // 2
+torch = Later("torch")
+data = Later("torch.utils.data")
+sets = Later("tests.frameworks.torch_data")
 
 
 def plain(batch):
@@ -131,24 +38,24 @@ def same(loader, **options):
 
 @for_each("options", [{}, {"workers": 3}, {"inline": True}])
 def test_batches_are_those_of_the_data_loader(options):
-    same(data.DataLoader(Squares(), batch_size=6), **options)
-    same(data.DataLoader(Squares(), batch_size=6, drop_last=True), **options)
-    same(data.DataLoader(Squares()), **options)
-    same(data.DataLoader(Squares(), batch_size=None), **options)
-    same(data.DataLoader(Squares(), 4, collate_fn=lambda samples: [one["y"] for one in samples]), **options)
-    same(data.DataLoader(Squares(), 3, sampler=[5, 1, 7, 7]), **options)
-    same(data.DataLoader(Squares(), 3, sampler=Evens(20)), **options)
-    same(data.DataLoader(Squares(), batch_sampler=[[1, 2], [3], [4, 5, 6]]), **options)
-    same(data.DataLoader(Squares(), batch_sampler=data.BatchSampler(Evens(20), 4, True)), **options)
-    same(data.DataLoader(data.Subset(Squares(), [3, 1, 2]), 2), **options)
-    same(data.DataLoader(data.ConcatDataset([Squares(3), Squares(4)]), 2), **options)
-    same(data.DataLoader(Count(), batch_size=6), **options)
-    same(data.DataLoader(Count(), batch_size=6, drop_last=True), **options)
-    same(data.DataLoader(Count(), batch_size=None), **options)
+    same(data.DataLoader(sets.Squares(), batch_size=6), **options)
+    same(data.DataLoader(sets.Squares(), batch_size=6, drop_last=True), **options)
+    same(data.DataLoader(sets.Squares()), **options)
+    same(data.DataLoader(sets.Squares(), batch_size=None), **options)
+    same(data.DataLoader(sets.Squares(), 4, collate_fn=lambda samples: [one["y"] for one in samples]), **options)
+    same(data.DataLoader(sets.Squares(), 3, sampler=[5, 1, 7, 7]), **options)
+    same(data.DataLoader(sets.Squares(), 3, sampler=sets.Evens(20)), **options)
+    same(data.DataLoader(sets.Squares(), batch_sampler=[[1, 2], [3], [4, 5, 6]]), **options)
+    same(data.DataLoader(sets.Squares(), batch_sampler=data.BatchSampler(sets.Evens(20), 4, True)), **options)
+    same(data.DataLoader(data.Subset(sets.Squares(), [3, 1, 2]), 2), **options)
+    same(data.DataLoader(data.ConcatDataset([sets.Squares(3), sets.Squares(4)]), 2), **options)
+    same(data.DataLoader(sets.Count(), batch_size=6), **options)
+    same(data.DataLoader(sets.Count(), batch_size=6, drop_last=True), **options)
+    same(data.DataLoader(sets.Count(), batch_size=None), **options)
 
 
 def test_a_dataset_takes_the_arguments_of_a_data_loader():
-    dataset = Squares(10)
+    dataset = sets.Squares(10)
     for given in ({"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_sampler": [[0, 1], [2]]}, {}):
         theirs = data.DataLoader(
             dataset, **{"batch_size": None, **given} if "batch_sampler" not in given else given
@@ -160,12 +67,12 @@ def test_a_dataset_takes_the_arguments_of_a_data_loader():
 
 def test_random_orders_are_new_in_each_epoch_and_the_same_for_a_seed():
     loaders = {
-        "shuffle": data.DataLoader(Squares(), 4, shuffle=True),
-        "subset": data.DataLoader(Squares(), 4, sampler=data.SubsetRandomSampler([1, 3, 5, 7, 9, 11, 13])),
-        "part": data.DataLoader(Squares(), 4, sampler=data.RandomSampler(Squares(), num_samples=9)),
-        "more": data.DataLoader(Squares(), 4, sampler=data.RandomSampler(Squares(), num_samples=50)),
-        "replaced": data.DataLoader(Squares(), 4, sampler=data.RandomSampler(Squares(), True, 30)),
-        "weights": data.DataLoader(Squares(), 4, sampler=data.WeightedRandomSampler([0.0] * 10 + [1.0] * 10, 30)),
+        "shuffle": data.DataLoader(sets.Squares(), 4, shuffle=True),
+        "subset": data.DataLoader(sets.Squares(), 4, sampler=data.SubsetRandomSampler([1, 3, 5, 7, 9, 11, 13])),
+        "part": data.DataLoader(sets.Squares(), 4, sampler=data.RandomSampler(sets.Squares(), num_samples=9)),
+        "more": data.DataLoader(sets.Squares(), 4, sampler=data.RandomSampler(sets.Squares(), num_samples=50)),
+        "replaced": data.DataLoader(sets.Squares(), 4, sampler=data.RandomSampler(sets.Squares(), True, 30)),
+        "weights": data.DataLoader(sets.Squares(), 4, sampler=data.WeightedRandomSampler([0] * 10 + [1] * 10, 30)),
     }
     for name, loader in loaders.items():
         pipeline = ps.from_torch(loader)
@@ -190,13 +97,13 @@ def test_a_sampler_with_a_generator_follows_the_seed_and_the_epoch():
     class Own(data.RandomSampler):
         pass
 
-    sampler = Own(Squares())
-    with ps.from_torch(data.DataLoader(Squares(), 5, sampler=sampler)).loader(seed=1) as loader:
+    sampler = Own(sets.Squares())
+    with ps.from_torch(data.DataLoader(sets.Squares(), 5, sampler=sampler)).loader(seed=1) as loader:
         first, second = ([y for batch in loader for y in batch["y"].tolist()] for _ in range(2))
-    with ps.from_torch(data.DataLoader(Squares(), 5, sampler=sampler)).loader(seed=1) as loader:
+    with ps.from_torch(data.DataLoader(sets.Squares(), 5, sampler=sampler)).loader(seed=1) as loader:
         assert [y for batch in loader for y in batch["y"].tolist()] == first != second
     assert sampler.generator is None
-    check_resume(ps.from_torch(data.DataLoader(Squares(), 5, sampler=sampler)))
+    check_resume(ps.from_torch(data.DataLoader(sets.Squares(), 5, sampler=sampler)))
 
 
 def test_a_sampler_that_draws_from_global_generators_gets_a_warning():
@@ -210,14 +117,14 @@ def test_a_sampler_that_draws_from_global_generators_gets_a_warning():
     with pytest.warns(
         RuntimeWarning, match=r"the sampler Global draws from the global generator of torch.*attribute"
     ):
-        list(ps.from_torch(data.DataLoader(Squares(), sampler=Global())))
+        list(ps.from_torch(data.DataLoader(sets.Squares(), sampler=Global())))
 
 
 def test_a_distributed_sampler_is_a_shard():
     seen = []
     for rank in range(2):
-        sampler = data.DistributedSampler(Squares(16), num_replicas=2, rank=rank, shuffle=True)
-        with ps.from_torch(data.DataLoader(Squares(16), 4, sampler=sampler)).loader() as loader:
+        sampler = data.DistributedSampler(sets.Squares(16), num_replicas=2, rank=rank, shuffle=True)
+        with ps.from_torch(data.DataLoader(sets.Squares(16), 4, sampler=sampler)).loader() as loader:
             loader.torch().sampler.set_epoch(3)
             seen += [y for batch in loader for y in batch["y"].tolist()]
     assert sorted(seen) == [n * n for n in range(16)]
@@ -251,7 +158,7 @@ def test_reads_that_fail_are_skipped_or_called_again():
 
 
 def test_several_samples_are_read_in_one_call_where_nothing_is_seeded():
-    class Many(Squares):
+    class Many(sets.Squares):
         calls = 0
 
         def __getitems__(self, indices):
@@ -278,7 +185,7 @@ def test_inline_draws_are_seeded_for_each_sample_and_the_generators_put_back():
     before = states()
     runs = []
     for _ in range(2):
-        with ps.from_torch(Noisy(), batch_size=3).loader(seed=5, inline=True) as loader:
+        with ps.from_torch(sets.Noisy(), batch_size=3).loader(seed=5, inline=True) as loader:
             runs.append([[plain(batch) for batch in loader] for _ in range(2)])
         random.random()
     assert runs[0] == runs[1]
@@ -290,14 +197,14 @@ def test_inline_draws_are_seeded_for_each_sample_and_the_generators_put_back():
 def test_nothing_is_seeded_in_a_thread_and_draws_there_get_a_warning():
     before = states()
     with pytest.warns(RuntimeWarning, match=r"read\(Noisy\) draws from the global generator of Python's random"):
-        list(ps.from_torch(Noisy()))
+        list(ps.from_torch(sets.Noisy()))
     assert states() != before  # the dataset's own draws
     random.setstate(before[0])
     np.random.seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         before = states()
-        list(ps.from_torch(Squares(), batch_size=2))
+        list(ps.from_torch(sets.Squares(), batch_size=2))
         assert states() == before
 
 
@@ -321,14 +228,16 @@ def test_an_iterable_that_draws_is_seeded_inline_and_warned_of_in_a_thread():
 
 
 def test_resume_is_exact():
-    check_resume(ps.from_torch(data.DataLoader(Squares(), 4, shuffle=True)), epochs=1, every=2)
-    check_resume(ps.from_torch(data.DataLoader(Squares(), 4, sampler=Evens(20))), epochs=1)
-    check_resume(ps.from_torch(Count(), batch_size=3), epochs=1, every=3)
-    check_resume(ps.from_torch(Stateful(50), batch_size=3), epochs=1, every=4)
-    check_resume(ps.from_torch(OfIterators(), batch_size=7).shuffle(window=3), epochs=1, every=4)
+    check_resume(ps.from_torch(data.DataLoader(sets.Squares(), 4, shuffle=True)), epochs=1, every=2)
+    check_resume(ps.from_torch(data.DataLoader(sets.Squares(), 4, sampler=sets.Evens(20))), epochs=1)
+    check_resume(ps.from_torch(sets.Count(), batch_size=3), epochs=1, every=3)
+    check_resume(ps.from_torch(sets.Stateful(50), batch_size=3), epochs=1, every=4)
+    check_resume(ps.from_torch(sets.OfIterators(), batch_size=7).shuffle(window=3), epochs=1, every=4)
 
 
-@for_each("make, reads", [(Stateful, lambda d: d.read), (OfIterators, lambda d: len(d.log))])
+@for_each(
+    "make, reads", [(lambda: sets.Stateful(), lambda d: d.read), (lambda: sets.OfIterators(), lambda d: len(d.log))]
+)
 def test_an_iterable_that_says_where_it_stands_is_not_read_again_from_its_beginning(make, reads):
     with ps.from_torch(make(), batch_size=5).loader() as loader:
         batches = iter(loader)
@@ -344,7 +253,7 @@ def test_an_iterable_that_says_where_it_stands_is_not_read_again_from_its_beginn
 
 
 def test_a_state_dict_that_is_no_plain_data_is_reported_and_read_again():
-    class Odd(Stateful):
+    class Odd(sets.Stateful):
         def state_dict(self):
             return {"at": self.at, "where": object()}
 
@@ -367,7 +276,7 @@ def test_a_state_dict_that_is_no_plain_data_is_reported_and_read_again():
 
 
 def test_draws_of_an_iterable_are_the_same_after_a_resume():
-    class Draws(Stateful):
+    class Draws(sets.Stateful):
         def __iter__(self):
             offset = random.random()
             for number in super().__iter__():
@@ -390,23 +299,23 @@ def test_draws_of_an_iterable_are_the_same_after_a_resume():
 
 def test_what_cannot_be_kept_is_refused_with_the_reason():
     with pytest.raises(ps.PlanError, match=r"DataLoader\(timeout=5\) bounds .*\.loader\(timeout_s=5\)"):
-        ps.from_torch(data.DataLoader(Squares(), timeout=5))
+        ps.from_torch(data.DataLoader(sets.Squares(), timeout=5))
     with pytest.raises(ps.PlanError, match=r"multiprocessing_context=\) has no effect here"):
-        ps.from_torch(data.DataLoader(Squares(), num_workers=1, multiprocessing_context="fork"))
+        ps.from_torch(data.DataLoader(sets.Squares(), num_workers=1, multiprocessing_context="fork"))
     with pytest.raises(
         ps.PlanError, match=r"sampler= chooses samples by their number, and Count can only be iterated"
     ):
-        ps.from_torch(Count(), sampler=[1])
+        ps.from_torch(sets.Count(), sampler=[1])
     with pytest.raises(ps.PlanError, match="sampler option is mutually exclusive with shuffle"):
-        ps.from_torch(Squares(), batch_size=2, shuffle=True, sampler=[1])
+        ps.from_torch(sets.Squares(), batch_size=2, shuffle=True, sampler=[1])
     with pytest.raises(ps.PlanError, match=r"on_error=, timeout_s=\) are for reads of single samples"):
-        ps.from_torch(Count(), on_error="skip")
+        ps.from_torch(sets.Count(), on_error="skip")
     with pytest.raises(ps.PlanError, match="takes a Dataset, an IterableDataset or a DataLoader of torch, got int"):
         ps.from_torch(3)
     with pytest.raises(ps.PlanError, match="takes 'global' or None"):
-        ps.from_torch(Squares(), rng=True)
+        ps.from_torch(sets.Squares(), rng=True)
     with pytest.raises(TypeError, match="takes batch_size from the DataLoader"):
-        ps.from_torch(data.DataLoader(Squares()), batch_size=3)
+        ps.from_torch(data.DataLoader(sets.Squares()), batch_size=3)
 
 
 @for_each(
@@ -430,7 +339,7 @@ def test_arguments_of_data_loader_get_an_error_that_names_ours(call, said):
 
 
 @for_each("rng", ["global", None])
-@for_each("sample", [None, torch.zeros])
+@for_each("sample", [None, lambda size: torch.zeros(size)])
 def test_what_the_default_collate_cannot_stack_gets_the_next_step(sample, rng):
     samples = [sample and sample(size) for size in (1, 2)]
     pipeline = ps.from_torch(samples, batch_size=2, rng=rng)

@@ -1,38 +1,19 @@
 """from_torch with datasets, keys and samplers that torch's DataLoader takes and few people write."""
 
-import numpy as np
 import pytest
 from tests.cases import for_each
+from tests.later import Later
 
 import penstock as ps
 
-torch = pytest.importorskip("torch")
-data = pytest.importorskip("torch.utils.data")
-
-
-class Echo(data.Dataset):
-    """Returns the key it was asked for, as text."""
-
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, key):
-        return repr(key)
+torch = Later("torch")
+data = Later("torch.utils.data")
+sets = Later("tests.frameworks.torch_odd_data")
 
 
 class Lengthless:
     def __getitem__(self, index):
         return index * 10
-
-
-class OnlySeveral(data.Dataset):
-    """Reads lists of numbers and no single ones."""
-
-    def __len__(self):
-        return 5
-
-    def __getitems__(self, numbers):
-        return [number * 10 for number in numbers]
 
 
 def delivered(loader):
@@ -45,13 +26,13 @@ def delivered(loader):
     [[3, 0, 2], (1, 1), range(1, 4), [-1, -4, 0], [("a", 1), ("b", 2), ("c", 3)], ["x", "y"], [1.5], [7], [True]],
 )
 def test_a_dataset_gets_the_keys_of_a_sampler_as_they_are(keys):
-    loader = data.DataLoader(Echo(), batch_size=2, sampler=keys)
+    loader = data.DataLoader(sets.Echo(), batch_size=2, sampler=keys)
     assert delivered(loader) == list(loader)
 
 
 @for_each("keys", [[("a", 1), ("b", 2)], [-1, 0, 1]])
 def test_keys_that_are_no_positions_are_resumed_exactly(keys):
-    pipeline = ps.from_torch(Echo(), sampler=keys, batch_size=1)
+    pipeline = ps.from_torch(sets.Echo(), sampler=keys, batch_size=1)
     with pipeline.loader() as loader:
         first = next(iter(loader))
         state = loader.state_dict()
@@ -75,39 +56,18 @@ def test_a_dataset_without_a_length_and_without_a_sampler_is_refused():
 
 @for_each("rng", ["global", None])
 def test_a_dataset_that_reads_only_several_at_once_is_read(rng):
-    with ps.from_torch(data.DataLoader(OnlySeveral(), batch_size=2), rng=rng).loader() as loader:
+    with ps.from_torch(data.DataLoader(sets.OnlySeveral(), batch_size=2), rng=rng).loader() as loader:
         assert [batch.tolist() for batch in loader] == [[0, 10], [20, 30], [40]]
 
 
 def test_a_sampler_that_can_be_iterated_once_is_refused():
     for option in ({"sampler": iter([1, 2])}, {"batch_sampler": (pair for pair in [[0, 1]])}):
         with pytest.raises(ps.PlanError, match="can be iterated only once, and each epoch iterates it; give a"):
-            ps.from_torch(Echo(), **option)
-
-
-class Counting(data.Sampler):
-    """A new order in each epoch, by a count of its own."""
-
-    def __init__(self):
-        self.epoch = 0
-
-    def __iter__(self):
-        self.epoch += 1
-        yield from np.random.default_rng(self.epoch).permutation(4).tolist()
-
-    def __len__(self):
-        return 4
-
-
-class Told(Counting):
-    """The same, and told the epoch."""
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
+            ps.from_torch(sets.Echo(), **option)
 
 
 def test_a_sampler_that_counts_its_epochs_itself_gets_a_warning():
-    with ps.from_torch(Echo(), sampler=Counting()).loader(inline=True) as loader:
+    with ps.from_torch(sets.Echo(), sampler=sets.Counting()).loader(inline=True) as loader:
         with pytest.warns(RuntimeWarning, match=r"Counting changes its attribute 'epoch'.*set_epoch\(epoch\)"):
             first = list(loader)
         with pytest.warns(RuntimeWarning, match="Counting"):
@@ -115,7 +75,7 @@ def test_a_sampler_that_counts_its_epochs_itself_gets_a_warning():
 
 
 def test_a_sampler_that_is_told_the_epoch_gives_a_new_order_in_each():
-    with ps.from_torch(Echo(), sampler=Told()).loader(inline=True) as loader:
+    with ps.from_torch(sets.Echo(), sampler=sets.Told()).loader(inline=True) as loader:
         assert list(loader) != list(loader)
 
 
@@ -133,25 +93,18 @@ class Restarting:
 
 
 def test_a_sampler_that_is_its_own_iterator_is_iterated_in_each_epoch():
-    with ps.from_torch(Echo(), sampler=Restarting()).loader() as loader:
+    with ps.from_torch(sets.Echo(), sampler=Restarting()).loader() as loader:
         assert list(loader) == list(loader) == ["2", "1", "0"]
-
-
-class Scaled(data.DataLoader):
-    """Changes batches where from_torch would not see it."""
-
-    def __iter__(self):
-        return (batch * 100 for batch in super().__iter__())
 
 
 def test_a_data_loader_with_an_iteration_of_its_own_is_refused():
     with pytest.raises(ps.PlanError, match="Scaled has an __iter__ of its own, which from_torch would not call"):
-        ps.from_torch(Scaled([1, 2]))
+        ps.from_torch(sets.Scaled([1, 2]))
 
 
 def test_what_is_no_dataset_is_refused_with_the_next_step():
     with pytest.raises(ps.PlanError, match=r"got the class Echo: write Echo\("):
-        ps.from_torch(Echo)
+        ps.from_torch(sets.Echo)
     with pytest.raises(ps.PlanError, match=r"a generator can be iterated only once.*from_iterable"):
         ps.from_torch(number for number in range(3))
 
@@ -159,17 +112,12 @@ def test_what_is_no_dataset_is_refused_with_the_next_step():
 def test_a_weight_for_a_sample_that_is_not_there_is_refused():
     sampler = data.WeightedRandomSampler([1.0] * 5, 3)
     with pytest.raises(ps.PlanError, match="has 5 weights, and Echo has 4 samples; give it one weight for each"):
-        ps.from_torch(Echo(), sampler=sampler)
+        ps.from_torch(sets.Echo(), sampler=sampler)
 
 
 def test_an_iterator_of_a_data_loader_is_refused():
     with pytest.raises(ps.PlanError, match=r"can be iterated only once.*give the DataLoader itself"):
-        ps.from_torch(iter(data.DataLoader(Echo())))
-
-
-class Numbers(data.IterableDataset):
-    def __iter__(self):
-        return iter(range(3))
+        ps.from_torch(iter(data.DataLoader(sets.Echo())))
 
 
 @for_each("workers", [None, 2])
@@ -185,25 +133,13 @@ class Numbers(data.IterableDataset):
 )
 def test_wrong_arguments_for_an_iterable_dataset_are_refused_before_it_runs(workers, given, said):
     with pytest.raises(ps.PlanError, match=said):
-        ps.from_torch(Numbers(), workers=workers, **given)
-
-
-class Distances(data.Dataset):
-    """Fails for a key that it does not have."""
-
-    rows = (3, 1, 4)
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, key):
-        return self.rows[key]
+        ps.from_torch(sets.Numbers(), workers=workers, **given)
 
 
 @for_each("given, asked", [({"sampler": [1, 99]}, "99"), ({"batch_sampler": [[1], [0, 99]]}, "[0, 99]")])
 def test_an_error_names_the_key_that_a_sampler_asked_for(given, asked):
     with pytest.raises(IndexError, match="out of range") as caught:
-        list(ps.from_torch(Distances(), **given))
+        list(ps.from_torch(sets.Distances(), **given))
     assert f"the sampler asked for {asked}" in caught.value.__notes__
 
 

@@ -5,16 +5,18 @@ import pickle
 
 import numpy as np
 import pytest
-from tests.frameworks.test_from_torch import Squares, plain
+from tests.frameworks.test_from_torch import plain
+from tests.later import Later
 
 import penstock as ps
 
-torch = pytest.importorskip("torch")
-data = pytest.importorskip("torch.utils.data")
+torch = Later("torch")
+data = Later("torch.utils.data")
+sets = Later("tests.frameworks.torch_data")
 
 
 def test_the_loader_says_where_the_attributes_of_a_data_loader_are():
-    with ps.from_torch(Squares(), batch_size=2).loader() as loader:
+    with ps.from_torch(sets.Squares(), batch_size=2).loader() as loader:
         for name in ("dataset", "batch_size", "drop_last", "sampler", "collate_fn", "num_workers"):
             assert hasattr(loader.torch(), name)
             with pytest.raises(AttributeError, match=rf"{name}', which .* has; .*loader\.torch\(\)"):
@@ -27,15 +29,15 @@ def test_the_loader_says_where_the_attributes_of_a_data_loader_are():
 
 
 def test_a_torch_loader_has_the_attributes_of_a_data_loader():
-    theirs = {name for name in dir(data.DataLoader(Squares())) if not name.startswith("_")}
-    with ps.from_torch(Squares(), batch_size=2).loader().torch() as ours:
+    theirs = {name for name in dir(data.DataLoader(sets.Squares())) if not name.startswith("_")}
+    with ps.from_torch(sets.Squares(), batch_size=2).loader().torch() as ours:
         assert theirs - set(dir(ours)) <= {"check_worker_number_rationality"}
     with pytest.raises(ps.PenstockError, match="the loader is closed"):
         list(ours)
 
 
 def test_a_loader_looks_like_a_data_loader():
-    dataset = Squares()
+    dataset = sets.Squares()
     with ps.from_torch(data.DataLoader(dataset, 6, shuffle=True, drop_last=True)).loader(seed=2) as loader:
         ours = loader.torch()
         assert len(ours) == 3

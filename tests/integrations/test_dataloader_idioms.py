@@ -10,11 +10,13 @@ import typing
 
 import numpy as np
 import pytest
+from tests.later import Later
 
 import penstock as ps
 
-torch = pytest.importorskip("torch")
-data = pytest.importorskip("torch.utils.data")
+torch = Later("torch")
+data = Later("torch.utils.data")
+sets = Later("tests.integrations.torch_data")
 
 pytestmark = [
     pytest.mark.usefixtures("warm_processes"),
@@ -25,56 +27,6 @@ pytestmark = [
 
 #: what its workers import, see `warm_processes`
 PRELOAD = ("torch", "torch.utils.data")
-
-
-class Images(data.Dataset):
-    """Pairs of a small image and its class."""
-
-    def __init__(self, n=20):
-        self.n = n
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, index):
-        return torch.full((2, 2), float(index)), index % 3
-
-
-class Sentences(data.Dataset):
-    """Token sequences of many lengths."""
-
-    lengths = (3, 1, 4, 1, 5, 9, 2, 6, 5, 3)
-
-    def __len__(self):
-        return len(self.lengths)
-
-    def __getitem__(self, index):
-        return torch.full((self.lengths[index],), index + 1)
-
-
-class Range(data.IterableDataset):
-    """The example of torch's documentation: each worker reads its own part of a range."""
-
-    def __init__(self, start, end):
-        self.start, self.end = start, end
-
-    def __iter__(self):
-        info = data.get_worker_info()
-        if info is None:
-            return iter(range(self.start, self.end))
-        each = -(-(self.end - self.start) // info.num_workers)
-        first = self.start + info.id * each
-        return iter(range(first, min(first + each, self.end)))
-
-
-class Plain(data.IterableDataset):
-    """Reads its whole range, whoever it is: for `worker_init_fn` to cut."""
-
-    def __init__(self, start, end):
-        self.start, self.end = start, end
-
-    def __iter__(self):
-        return iter(range(self.start, self.end))
 
 
 class Point(typing.NamedTuple):
@@ -113,15 +65,15 @@ def labels(batches):
 
 
 def test_01_batches_of_tuples():
-    old = data.DataLoader(Images(), batch_size=6)
-    new = ps.from_torch(Images(), batch_size=6)
+    old = data.DataLoader(sets.Images(), batch_size=6)
+    new = ps.from_torch(sets.Images(), batch_size=6)
     assert once(new) == epoch_of(old)
     assert len(new) == len(old) == 4
 
 
 def test_02_a_last_batch_that_is_short_is_dropped():
-    old = data.DataLoader(Images(), batch_size=6, drop_last=True)
-    new = ps.from_torch(Images(), batch_size=6, drop_last=True)
+    old = data.DataLoader(sets.Images(), batch_size=6, drop_last=True)
+    new = ps.from_torch(sets.Images(), batch_size=6, drop_last=True)
     assert once(new) == epoch_of(old)
     assert len(new) == len(old) == 3
 
@@ -154,16 +106,16 @@ def test_06_a_collate_function_that_pads():
         lengths = torch.tensor([len(one) for one in samples])
         return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True), lengths
 
-    old = data.DataLoader(Sentences(), batch_size=4, collate_fn=pad)
-    new = ps.from_torch(Sentences(), batch_size=4, collate_fn=pad)
+    old = data.DataLoader(sets.Sentences(), batch_size=4, collate_fn=pad)
+    new = ps.from_torch(sets.Sentences(), batch_size=4, collate_fn=pad)
     assert once(new) == epoch_of(old)
-    native = ps.from_torch(Sentences()).batch(4, pad=0)
+    native = ps.from_torch(sets.Sentences()).batch(4, pad=0)
     assert epoch_of(native) == [padded for padded, _ in epoch_of(old)]
 
 
 def test_07_samples_that_stay_a_list():
-    old = data.DataLoader(Sentences(), batch_size=4, collate_fn=list)
-    new = ps.from_torch(Sentences()).batch(4, collate=list)
+    old = data.DataLoader(sets.Sentences(), batch_size=4, collate_fn=list)
+    new = ps.from_torch(sets.Sentences()).batch(4, collate=list)
     assert once(new) == epoch_of(old)
 
 
@@ -200,9 +152,9 @@ def test_09_a_dataset_that_is_given_all_indices_of_a_batch():
 
 
 def test_10_shuffle_is_new_in_every_epoch():
-    old = data.DataLoader(Images(), batch_size=4, shuffle=True)
+    old = data.DataLoader(sets.Images(), batch_size=4, shuffle=True)
     olds = [labels(old) for _ in range(3)]
-    with ps.from_torch(Images(), batch_size=4, shuffle=True).loader(seed=1) as loader:
+    with ps.from_torch(sets.Images(), batch_size=4, shuffle=True).loader(seed=1) as loader:
         news = [labels(loader) for _ in range(3)]
     for epochs in (olds, news):
         assert all(sorted(epoch) == list(range(20)) for epoch in epochs)
@@ -211,10 +163,10 @@ def test_10_shuffle_is_new_in_every_epoch():
 
 def test_11_an_order_that_can_be_had_again():
     def old():
-        return labels(data.DataLoader(Images(), 4, shuffle=True, generator=torch.Generator().manual_seed(3)))
+        return labels(data.DataLoader(sets.Images(), 4, shuffle=True, generator=torch.Generator().manual_seed(3)))
 
     def new():
-        with ps.from_torch(Images(), batch_size=4, shuffle=True).loader(seed=3) as loader:
+        with ps.from_torch(sets.Images(), batch_size=4, shuffle=True).loader(seed=3) as loader:
             return labels(loader)
 
     assert old() == old()
@@ -223,17 +175,17 @@ def test_11_an_order_that_can_be_had_again():
 
 def test_12_a_random_split():
     def split():
-        return data.random_split(Images(), [0.7, 0.3], generator=torch.Generator().manual_seed(0))
+        return data.random_split(sets.Images(), [0.7, 0.3], generator=torch.Generator().manual_seed(0))
 
     for old, new in zip(split(), split(), strict=True):
         assert once(ps.from_torch(new, batch_size=4)) == epoch_of(data.DataLoader(old, batch_size=4))
-    train, check = ps.from_torch(Images()).split([0.7, 0.3])  # or ours, the same on every machine
+    train, check = ps.from_torch(sets.Images()).split([0.7, 0.3])  # or ours, the same on every machine
     assert (len(train), len(check)) == (14, 6)
 
 
 def test_13_a_subset_in_random_order():
-    old = data.DataLoader(Images(), 4, sampler=data.SubsetRandomSampler([1, 3, 5, 7, 9]))
-    new = ps.from_torch(Images(), batch_size=4, sampler=data.SubsetRandomSampler([1, 3, 5, 7, 9]))
+    old = data.DataLoader(sets.Images(), 4, sampler=data.SubsetRandomSampler([1, 3, 5, 7, 9]))
+    new = ps.from_torch(sets.Images(), batch_size=4, sampler=data.SubsetRandomSampler([1, 3, 5, 7, 9]))
     with new.loader() as loader:
         assert sorted(labels(loader)) == sorted(labels(old)) == [1, 3, 5, 7, 9]
 
@@ -241,8 +193,8 @@ def test_13_a_subset_in_random_order():
 def test_14_rare_classes_as_often_as_others():
     weights = torch.tensor([10.0 if n < 2 else 1.0 for n in range(20)])
     sampler = data.WeightedRandomSampler(weights, num_samples=1900)
-    old = labels(data.DataLoader(Images(), 100, sampler=sampler))
-    with ps.from_torch(Images(), batch_size=100, sampler=sampler).loader() as loader:
+    old = labels(data.DataLoader(sets.Images(), 100, sampler=sampler))
+    with ps.from_torch(sets.Images(), batch_size=100, sampler=sampler).loader() as loader:
         new = labels(loader)
     for drawn in (old, new):
         assert len(drawn) == 1900
@@ -260,18 +212,18 @@ def test_15_a_sampler_of_ones_own():
         def __len__(self):
             return len(self.lengths)
 
-    sampler = ByLength(Sentences.lengths)
-    old = data.DataLoader(Sentences(), batch_size=2, sampler=sampler, collate_fn=list)
-    new = ps.from_torch(Sentences(), batch_size=2, sampler=sampler, collate_fn=list)
+    sampler = ByLength(sets.Sentences.lengths)
+    old = data.DataLoader(sets.Sentences(), batch_size=2, sampler=sampler, collate_fn=list)
+    new = ps.from_torch(sets.Sentences(), batch_size=2, sampler=sampler, collate_fn=list)
     assert once(new) == epoch_of(old)
 
 
 def test_16_a_batch_sampler_that_groups_by_length():
-    short = [i for i, n in enumerate(Sentences.lengths) if n < 4]
-    long = [i for i, n in enumerate(Sentences.lengths) if n >= 4]
+    short = [i for i, n in enumerate(sets.Sentences.lengths) if n < 4]
+    long = [i for i, n in enumerate(sets.Sentences.lengths) if n >= 4]
     batches = [short[:3], short[3:], long[:2], long[2:]]
-    old = data.DataLoader(Sentences(), batch_sampler=batches, collate_fn=list)
-    new = ps.from_torch(Sentences(), batch_sampler=batches, collate_fn=list)
+    old = data.DataLoader(sets.Sentences(), batch_sampler=batches, collate_fn=list)
+    new = ps.from_torch(sets.Sentences(), batch_sampler=batches, collate_fn=list)
     assert once(new) == epoch_of(old)
     assert len(new) == len(old) == 4
 
@@ -281,13 +233,13 @@ def test_17_a_distributed_sampler_and_its_epochs():
         return sorted(n for rank in range(2) for n in read(rank, epoch))
 
     def old(rank, epoch):
-        sampler = data.DistributedSampler(Images(16), num_replicas=2, rank=rank, shuffle=True)
+        sampler = data.DistributedSampler(sets.Images(16), num_replicas=2, rank=rank, shuffle=True)
         sampler.set_epoch(epoch)
-        return labels(data.DataLoader(Images(16), 4, sampler=sampler))
+        return labels(data.DataLoader(sets.Images(16), 4, sampler=sampler))
 
     def new(rank, epoch):
-        sampler = data.DistributedSampler(Images(16), num_replicas=2, rank=rank, shuffle=True)
-        with ps.from_torch(data.DataLoader(Images(16), 4, sampler=sampler)).loader() as loader:
+        sampler = data.DistributedSampler(sets.Images(16), num_replicas=2, rank=rank, shuffle=True)
+        with ps.from_torch(data.DataLoader(sets.Images(16), 4, sampler=sampler)).loader() as loader:
             loader.set_epoch(epoch)
             return labels(loader)
 
@@ -301,13 +253,13 @@ def test_17_a_distributed_sampler_and_its_epochs():
 
 
 def test_18_worker_processes():
-    old = data.DataLoader(Images(), batch_size=4, num_workers=2)
-    new = ps.from_torch(Images(), batch_size=4, workers=2)
+    old = data.DataLoader(sets.Images(), batch_size=4, num_workers=2)
+    new = ps.from_torch(sets.Images(), batch_size=4, workers=2)
     assert once(new) == epoch_of(old)
 
 
 def test_19_workers_that_stay():
-    old = data.DataLoader(Images(), batch_size=4, num_workers=2, persistent_workers=True, prefetch_factor=4)
+    old = data.DataLoader(sets.Images(), batch_size=4, num_workers=2, persistent_workers=True, prefetch_factor=4)
     olds = [epoch_of(old) for _ in range(3)]
     with ps.from_torch(old).loader() as loader:
         assert [epoch_of(loader) for _ in range(3)] == olds
@@ -331,12 +283,13 @@ def test_20_worker_init_fn_that_seeds():
     def old():
         generator = torch.Generator().manual_seed(0)
         return data.DataLoader(
-            Images(), 5, num_workers=2, worker_init_fn=seed_worker, generator=generator, collate_fn=who
+            sets.Images(), 5, num_workers=2, worker_init_fn=seed_worker, generator=generator, collate_fn=who
         )
 
     def new():
         return once(
-            ps.from_torch(Images(), batch_size=5, workers=2, worker_init_fn=seed_worker, collate_fn=who), seed=0
+            ps.from_torch(sets.Images(), batch_size=5, workers=2, worker_init_fn=seed_worker, collate_fn=who),
+            seed=0,
         )
 
     for first, second in (run(old), run(new)):
@@ -345,13 +298,13 @@ def test_20_worker_init_fn_that_seeds():
 
 
 def test_21_batches_in_any_order():
-    old = data.DataLoader(Images(), batch_size=4, num_workers=2, in_order=False)
+    old = data.DataLoader(sets.Images(), batch_size=4, num_workers=2, in_order=False)
     with ps.from_torch(old).loader() as loader:
         assert sorted(labels(loader)) == sorted(labels(old)) == list(range(20))
 
 
 def test_22_pinned_memory():
-    old = data.DataLoader(Images(), batch_size=4, pin_memory=True)
+    old = data.DataLoader(sets.Images(), batch_size=4, pin_memory=True)
     assert once(ps.from_torch(old)) == epoch_of(old)
 
 
@@ -359,14 +312,14 @@ def test_22_pinned_memory():
 
 
 def test_23_an_iterable_dataset():
-    old = data.DataLoader(Range(3, 14), batch_size=4)
-    new = ps.from_torch(Range(3, 14), batch_size=4)
+    old = data.DataLoader(sets.Range(3, 14), batch_size=4)
+    new = ps.from_torch(sets.Range(3, 14), batch_size=4)
     assert once(new) == epoch_of(old)
 
 
 def test_24_workers_that_divide_an_iterable_dataset_by_get_worker_info():
-    old = data.DataLoader(Range(3, 14), num_workers=2, batch_size=2)
-    new = ps.from_torch(Range(3, 14), workers=2, batch_size=2)
+    old = data.DataLoader(sets.Range(3, 14), num_workers=2, batch_size=2)
+    new = ps.from_torch(sets.Range(3, 14), workers=2, batch_size=2)
     assert once(new) == epoch_of(old)
 
 
@@ -381,15 +334,15 @@ def divide(worker_id):
 
 
 def test_25_workers_that_divide_an_iterable_dataset_by_worker_init_fn():
-    old = data.DataLoader(Plain(3, 14), num_workers=2, worker_init_fn=divide)
-    new = ps.from_torch(Plain(3, 14), workers=2, worker_init_fn=divide, batch_size=1)
+    old = data.DataLoader(sets.Plain(3, 14), num_workers=2, worker_init_fn=divide)
+    new = ps.from_torch(sets.Plain(3, 14), workers=2, worker_init_fn=divide, batch_size=1)
     assert once(new) == epoch_of(old)
 
 
 def test_26_chained_and_concatenated_datasets():
-    chained = data.ChainDataset([Range(0, 3), Range(10, 14)])
+    chained = data.ChainDataset([sets.Range(0, 3), sets.Range(10, 14)])
     assert once(ps.from_torch(chained, batch_size=2)) == epoch_of(data.DataLoader(chained, batch_size=2))
-    joined = data.ConcatDataset([Images(3), Images(4)])
+    joined = data.ConcatDataset([sets.Images(3), sets.Images(4)])
     assert once(ps.from_torch(joined, batch_size=2)) == epoch_of(data.DataLoader(joined, batch_size=2))
 
 
@@ -400,7 +353,7 @@ def test_27_a_loop_over_epochs():
     def train(loader):
         return [[plain(batch) for batch in loader] for epoch in range(3)]
 
-    old = data.DataLoader(Images(), batch_size=6)
+    old = data.DataLoader(sets.Images(), batch_size=6)
     with ps.from_torch(old).loader() as loader:
         assert train(loader) == train(old)
 
@@ -410,7 +363,7 @@ def test_28_a_loop_over_steps_that_never_ends():
         while True:
             yield from loader
 
-    old = data.DataLoader(Images(), batch_size=6)
+    old = data.DataLoader(sets.Images(), batch_size=6)
     with ps.from_torch(old).loader() as loader:
         assert epoch_of(itertools.islice(endless(loader), 10)) == epoch_of(itertools.islice(endless(old), 10))
         loader.set_epoch(0)
@@ -419,20 +372,20 @@ def test_28_a_loop_over_steps_that_never_ends():
 
 
 def test_29_the_first_batch_alone():
-    old = data.DataLoader(Images(), batch_size=6)
+    old = data.DataLoader(sets.Images(), batch_size=6)
     with ps.from_torch(old).loader() as loader:
         assert plain(next(iter(loader))) == plain(next(iter(old)))
     assert plain(ps.from_torch(old).peek()[0]) == plain(next(iter(old)))
 
 
 def test_30_two_loaders_side_by_side():
-    one, other = data.DataLoader(Images(), 6), data.DataLoader(Sentences(), 3, collate_fn=list)
+    one, other = data.DataLoader(sets.Images(), 6), data.DataLoader(sets.Sentences(), 3, collate_fn=list)
     both = ps.zip(ps.from_torch(one), ps.from_torch(other))
     assert epoch_of(both) == epoch_of(zip(one, other, strict=False))
 
 
 def test_31_the_rest_of_an_epoch():
-    old = data.DataLoader(Images(), batch_size=4)
+    old = data.DataLoader(sets.Images(), batch_size=4)
     with ps.from_torch(old).loader() as loader:
         batches = iter(loader)
         next(batches), next(batches)

@@ -1,10 +1,11 @@
 """Lightning's Trainer and Fabric, and Accelerate, with a loader as their data loader."""
 
 import pytest
+from tests.later import Later
 
 import penstock as ps
 
-torch = pytest.importorskip("torch")
+torch = Later("torch")
 
 pytestmark = [pytest.mark.integrations, pytest.mark.filterwarnings("ignore")]  # theirs
 

@@ -4,16 +4,15 @@ Their workers import torch.
 """
 
 import random
-import time
 
-import numpy as np
 import pytest
-from tests.runtime.helpers import SOON_S
+from tests.later import Later
 
 import penstock as ps
 
-torch = pytest.importorskip("torch")
-data = pytest.importorskip("torch.utils.data")
+torch = Later("torch")
+data = Later("torch.utils.data")
+sets = Later("tests.integrations.torch_worker_data")
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -21,77 +20,16 @@ pytestmark = pytest.mark.usefixtures("warm_processes")
 PRELOAD = ("torch", "torch.utils.data")
 
 
-class Noisy(data.Dataset):
-    """Draws from all three global generators."""
-
-    def __len__(self):
-        return 24
-
-    def __getitem__(self, index):
-        return index, random.random(), float(np.random.rand()), float(torch.rand(()))
-
-
-class WhoReads(data.Dataset):
-    """Which worker reads each sample, and what it was told before."""
-
-    told = None
-
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        info = data.get_worker_info()
-        return index, info.id, info.num_workers, info.dataset is self, WhoReads.told
-
-
 def tell(worker):
-    WhoReads.told = 100 + worker
-
-
-class Meeting(data.Dataset):
-    """Says what each worker was seeded with; the first sample waits until another worker has read one."""
-
-    seeded = None
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        worker = data.get_worker_info()
-        (self.folder / str(worker.id)).touch()
-        until = time.monotonic() + SOON_S
-        while index == 0 and len(list(self.folder.iterdir())) < 2 and time.monotonic() < until:
-            time.sleep(0.001)
-        return worker.id, worker.seed, Meeting.seeded, random.random()
+    sets.WhoReads.told = 100 + worker
 
 
 def note_seed(worker):
-    Meeting.seeded = torch.initial_seed()
+    sets.Meeting.seeded = torch.initial_seed()
 
 
 def fail(worker):
     raise ValueError(f"no device for worker {worker}")
-
-
-class Sharded(data.IterableDataset):
-    """Each worker reads every n-th number, as torch's documentation does it; some parts are longer than others."""
-
-    def __init__(self, n):
-        self.n = n
-
-    def __iter__(self):
-        info = data.get_worker_info()
-        first, step = (0, 1) if info is None else (info.id, info.num_workers)
-        yield from range(first, self.n, step)
-
-
-class NoisyStream(Sharded):
-    def __iter__(self):
-        for number in super().__iter__():
-            yield number, random.random(), float(torch.rand(()))
 
 
 def add_noise(samples):
@@ -107,15 +45,15 @@ def test_samples_are_seeded_and_do_not_depend_on_the_number_of_workers():
     before = random.getstate()
     runs = []
     for workers in (1, 2):
-        loader = data.DataLoader(Noisy(), 5, shuffle=True, num_workers=workers)
+        loader = data.DataLoader(sets.Noisy(), 5, shuffle=True, num_workers=workers)
         with ps.from_torch(loader).loader(seed=4) as ours:
             runs.append([listed(ours) for _ in range(2)])
-    with ps.from_torch(data.DataLoader(Noisy(), 5, shuffle=True)).loader(seed=4, inline=True) as ours:
+    with ps.from_torch(data.DataLoader(sets.Noisy(), 5, shuffle=True)).loader(seed=4, inline=True) as ours:
         runs.append([listed(ours) for _ in range(2)])
     assert runs[0] == runs[1] == runs[2]
     first, second = (sorted(zip(*epoch[0][:2], strict=True)) for epoch in runs[0])
     assert first != second
-    with ps.from_torch(Noisy(), batch_size=5, shuffle=True, workers=2).loader(seed=5) as ours:
+    with ps.from_torch(sets.Noisy(), batch_size=5, shuffle=True, workers=2).loader(seed=5) as ours:
         assert listed(ours) != runs[0][0]
     assert random.getstate() == before
 
@@ -123,24 +61,26 @@ def test_samples_are_seeded_and_do_not_depend_on_the_number_of_workers():
 def test_a_collate_function_that_draws_is_seeded_too():
     runs = []
     for workers in (1, 2):
-        with ps.from_torch(Noisy(), batch_size=2, collate_fn=add_noise, workers=workers).loader(seed=1) as loader:
+        with ps.from_torch(sets.Noisy(), batch_size=2, collate_fn=add_noise, workers=workers).loader(
+            seed=1
+        ) as loader:
             runs.append(list(loader))
     assert runs[0] == runs[1]
     assert len({drawn for _, drawn in runs[0]}) == 12
 
 
 def test_workers_know_which_they_are_and_were_told_so_first():
-    with ps.from_torch(WhoReads(), workers=2, worker_init_fn=tell).loader() as loader:
+    with ps.from_torch(sets.WhoReads(), workers=2, worker_init_fn=tell).loader() as loader:
         found = list(loader)
     assert [one[0] for one in found] == list(range(40))
     assert {tuple(one[1:]) for one in found} <= {(worker, 2, True, 100 + worker) for worker in range(2)}
     assert data.get_worker_info() is None
-    assert WhoReads.told is None
+    assert sets.WhoReads.told is None
 
 
 @pytest.mark.parametrize("rng", ["global", None])
 def test_each_worker_begins_with_a_seed_of_its_own(tmp_path, rng):
-    dataset = Meeting(tmp_path)
+    dataset = sets.Meeting(tmp_path)
     with ps.from_torch(dataset, workers=2, worker_init_fn=note_seed, rng=rng).loader() as loader:
         found = list(loader)
     seeds = {worker: (told, seeded) for worker, told, seeded, _ in found}
@@ -150,7 +90,7 @@ def test_each_worker_begins_with_a_seed_of_its_own(tmp_path, rng):
     assert len({drawn for *_, drawn in found}) == 8
 
 
-@pytest.mark.parametrize("make", [WhoReads, lambda: Sharded(5)])
+@pytest.mark.parametrize("make", [lambda: sets.WhoReads(), lambda: sets.Sharded(5)])
 def test_an_exception_in_worker_init_fn_says_where_it_was_raised(make):
     with (
         ps.from_torch(make(), workers=2, worker_init_fn=fail).loader() as loader,
@@ -163,7 +103,7 @@ def test_an_exception_in_worker_init_fn_says_where_it_was_raised(make):
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few CPUs
 @pytest.mark.parametrize("options", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}])
 def test_parts_of_an_iterable_dataset_come_as_from_a_data_loader(options):
-    loader = data.DataLoader(Sharded(23), num_workers=3 if options.get("drop_last") else 2, **options)
+    loader = data.DataLoader(sets.Sharded(23), num_workers=3 if options.get("drop_last") else 2, **options)
     theirs = [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader]
     with ps.from_torch(loader).loader() as ours:
         for _ in range(2):
@@ -174,7 +114,7 @@ def test_parts_of_an_iterable_dataset_come_as_from_a_data_loader(options):
 
 
 def test_parts_of_an_iterable_dataset_that_draws_are_seeded_and_resumed():
-    pipeline = ps.from_torch(NoisyStream(21), batch_size=2, workers=2)
+    pipeline = ps.from_torch(sets.NoisyStream(21), batch_size=2, workers=2)
     with pipeline.loader(seed=2) as loader:
         batches = iter(loader)
         first = listed([next(batches) for _ in range(4)])
