@@ -194,6 +194,31 @@ def test_what_has_broken_a_law_does_not_again_after_any_batch(what):
         Case((what, salt), given=BROKEN[what]).check()
 
 
+#: inputs that fail in the middle, and what comes behind them
+HALVES = [fails("flat_map", 2, flag=True), fails("interleave", 2, size=2, flag=True)]
+BEHIND = [
+    [Step("window", 3, size=2)],
+    [Step("window", 3, size=4), Step("window", 4, size=3)],
+    [Step("batch", 3, size=3), Step("window", 4, size=2)],
+    [Step("bucket", 3, size=2), Step("window", 4, size=3)],
+    [Step("pack", 3, size=5), Step("window", 4, size=3)],
+    [Step("rebatch", 3, size=3), Step("window", 4, size=3)],
+    [Step("window", 3, size=3), fails("flat_map", 5, flag=True), Step("window", 4, size=3)],
+    [Step("repeat", 3, size=2), Step("window", 4, size=4)],
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("half", HALVES, ids=str)
+def test_the_laws_hold_behind_inputs_that_fail_in_the_middle(half):
+    beside = Design("sequence", 7, 9, (), (fails("map", 8),))
+    for behind in BEHIND:
+        for salt in range(2):
+            Case(("half", salt), given=a("sequence", 20, half, *behind), places=LONGEST).check()
+            for kind in ("concat", "mix all"):
+                Case(("half", salt), given=a(kind, 0, *behind, parts=(a("iterable", 9, half), beside))).check()
+
+
 #: random pipelines that have broken a law, by what was wrong
 SEEDS = {
     "a loss from before a stage, in the middle of what that stage makes, ended the epoch": 8028,
