@@ -67,6 +67,8 @@ class LockSpot:
             wait_s = at_a_time(left_s)
             if self._lock.acquire(timeout=-1 if wait_s == inf else min(max(wait_s, 0), threading.TIMEOUT_MAX)):
                 return True
+            if wait_s == left_s:
+                return False
             left_s = until - monotonic()
             if left_s <= 0:
                 return False

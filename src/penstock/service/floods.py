@@ -61,6 +61,9 @@ class Floods:
                 info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _END)
                 received: int = struct.unpack_from("=Q", info, _AT)[0]
                 if descriptor not in self._heard and received - before > MOST_BYTES:
+                    # So that libzmq's close sends a reset. A sender that waits for room would hear nothing of a
+                    # shutdown for a minute: no window update follows it.
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     connection.shutdown(socket.SHUT_RDWR)
                     self.cut += 1
                     return None
