@@ -68,7 +68,7 @@ class LockSpot:
             if self._lock.acquire(timeout=-1 if wait_s == inf else min(max(wait_s, 0), threading.TIMEOUT_MAX)):
                 return True
             if wait_s == left_s:
-                return False
+                return False  # all of it was waited for: no need to ask the clock, which stands still in some tests
             left_s = until - monotonic()
             if left_s <= 0:
                 return False
