@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent / "src" / "penstock"
 
 #: lowest first; a name stands for the module and, if it is a package, for all in it that has no line of its own
 LAYERS = [
-    ["errors", "interrupts", "lazy", "machine", "system"],
+    ["errors", "frames", "interrupts", "lazy", "machine", "system"],
     # how a process is started, and how it ends
     ["executors.newborn"],
     ["executors.ending", "executors.servers"],

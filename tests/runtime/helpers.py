@@ -1,7 +1,6 @@
 """What several tests of the runtime need: layouts, staged functions, children with a terminal."""
 
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -13,6 +12,7 @@ import pytest
 from tests import nursery
 
 import penstock as ps
+from penstock.frames import frame_of
 from penstock.plan.rules import Options, make_plan
 from penstock.program.sizing import Sizer
 
@@ -44,8 +44,8 @@ def await_event(event: threading.Event, what: str = "the event") -> None:
 
 def await_main_thread(function: str) -> None:
     """Wait, in another thread, until the main thread is inside the function with this name."""
-    main = threading.main_thread().ident
-    while sys._current_frames()[main].f_code.co_qualname != function:
+    main = threading.main_thread()
+    while (frame := frame_of(main)) is None or frame.f_code.co_qualname != function:
         time.sleep(0)
 
 
@@ -60,12 +60,13 @@ class Clock:
     @contextmanager
     def runs_out(self, of: str, after: Callable[[], Any]) -> Iterator[None]:
         """From when `after` has returned on, `SOON_S` pass whenever the main thread waits in a call of `of`."""
-        done, main = threading.Event(), threading.main_thread().ident
+        done, main = threading.Event(), threading.main_thread()
 
         def forward() -> None:
             after()
             while not done.is_set():
-                caller = sys._current_frames()[main].f_back
+                frame = frame_of(main)
+                caller = frame and frame.f_back
                 if caller is not None and caller.f_code.co_qualname == of:
                     self.ahead_s += SOON_S
                     done.wait(1.0)  # until it has noticed

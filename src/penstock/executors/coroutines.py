@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 from penstock.executors.executor import Executor, Worker
+from penstock.frames import frame_of
 
 __all__ = ["AsyncExecutor", "AsyncWorker"]
 
@@ -64,7 +64,7 @@ class AsyncWorker(Worker):
         return self._ended.wait(timeout_s)
 
     def stack(self) -> str:
-        frame = sys._current_frames().get(self._home.thread.ident or -1)
+        frame = frame_of(self._home.thread)
         return "".join(traceback.format_stack(frame)) if frame is not None else ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 
 from penstock.executors.executor import Executor, Pool, Worker
 from penstock.executors.parking import is_staged, new_spot
+from penstock.frames import frame_of
 
 __all__ = ["ThreadExecutor", "ThreadWorker", "Threads"]
 
@@ -47,7 +47,7 @@ class ThreadWorker(Worker):
         return not self._thread.is_alive()
 
     def frame(self) -> FrameType | None:
-        return sys._current_frames().get(self._thread.ident or -1)
+        return frame_of(self._thread)
 
     def stack(self) -> str:
         frame = self.frame()

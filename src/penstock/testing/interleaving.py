@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -40,6 +39,7 @@ from unittest import mock
 from penstock.core.workers import LOCK
 from penstock.executors import parking
 from penstock.executors.parking import LockSpot
+from penstock.frames import frame_of
 from penstock.testing.clock import SeededClock, clocks
 
 __all__ = ["Deadlock", "Interleaving", "interleave"]
@@ -207,11 +207,10 @@ class Interleaving:
             self._opener.stuck = self._report()
 
     def _report(self) -> str:
-        frames = sys._current_frames()
         lines = [f"everybody waits and nobody is left to wake them (seed {self.seed}):"]
         for actor in self._actors:
             if not actor.left:
-                frame = frames.get(actor.thread.ident or 0) if actor.thread is not None else None
+                frame = frame_of(actor.thread)
                 while frame is not None and os.path.dirname(frame.f_code.co_filename) in _WAITING:
                     frame = frame.f_back
                 place = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "its start"

@@ -20,7 +20,6 @@ working
 import gc
 import os
 import stat
-import sys
 import tempfile
 import threading
 import time
@@ -29,6 +28,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from typing import TypeAlias
 
+from penstock.frames import frame_of
 from penstock.machine import children
 
 __all__ = ["Snapshot", "leaks_since", "no_leaks", "snapshot"]
@@ -113,7 +113,7 @@ def _threads() -> Iterator[_Key]:
 def _thread_text(native_id: int) -> str:
     for thread in threading.enumerate():
         if thread.native_id == native_id:
-            frame = sys._current_frames().get(thread.ident or 0)
+            frame = frame_of(thread)
             where = f" at {frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
             return f"thread {thread.name!r}{where}"
     return f"thread {native_id}, ending"
