@@ -33,6 +33,8 @@ class Web(ThreadingHTTPServer):
         self.connections = []
         #: how many requests were under way at once, at most
         self.busiest = self.busy = 0
+        #: how many of these wait for `wake`
+        self.held = 0
 
     @property
     def url(self):
@@ -84,7 +86,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def serve(self, server, path, fault):
         if fault in ("slow", "hold"):
+            with server.lock:
+                server.held += 1
             server.wake.wait(30)
+            with server.lock:
+                server.held -= 1
         if fault == "slow":
             self.close_connection = True
             return

@@ -1,9 +1,10 @@
-"""Clients of obstore: made when they are first needed, one set for each process, and more patient with every try.
+"""Clients of obstore: made when they are first needed, one set for each process.
 
-How long a client waits for the next byte before a try has failed: 4 times the usual duration of a whole read, at
-least 0.5 s (2 s while that is unknown), doubled with each further try of the same read, at most `attempt_s`. So a
-request that got lost costs little where answers are quick, and a store that is slow today gets its time. obstore
-takes such a limit for a client and not for a request, so there is a client for each of a few limits.
+How long a client waits for the next byte before a try has failed: twice the usual duration of a whole read and six
+times its usual deviation, rounded up to a power of two, at least 1/8 s (1 s while these are unknown). After each
+silent try the next one of the same read waits 4 times as long, at most `attempt_s`. So a request that got lost costs
+little where answers are quick and even, and a store that is slow today, or slow with some objects, gets its time.
+obstore takes such a limit for a client and not for a request, so there is a client for each of a few limits.
 
 obstore sends its requests from threads of its own, which a forked child does not have. So the child of a process
 that has used obstore gets an error; without it, the child would hang.
@@ -21,7 +22,7 @@ from typing import Any
 from penstock import system
 from penstock.errors import PenstockError, PlanError, missing_extra
 from penstock.storage.paths import scheme_of
-from penstock.storage.retry import Retries, first_line, split_options
+from penstock.storage.retry import GROWTH, Retries, first_line, split_options
 
 __all__ = ["Client", "client_of", "forget_clients"]
 
@@ -43,12 +44,14 @@ _FROM_ENVIRONMENT = (
 #: clients that a process keeps; addresses with a query have one each
 _MOST_CLIENTS = 64
 
-#: silence for so many times the usual duration of a read means that the request is lost
-_TIMES = 4
-_LEAST_S = 0.5
-_FIRST_S = 2.0
+#: silence for so many times the usual duration of a read, and its usual deviation, means that the request is lost
+_TIMES, _DEVIATIONS = 2, 6
+_LEAST_S = 0.125
+_FIRST_S = 1.0
 #: reads after which the usual duration is known
 _KNOWN = 20
+#: reads over which it is averaged
+_LATEST = 32
 
 
 class Client:
@@ -60,24 +63,30 @@ class Client:
         self._stores: dict[float, Any] = {}
         self._reads = 0
         self._usual_s = 0.0
+        self._deviation_s = 0.0
 
-    def store(self, tried: int) -> Any:
-        """The store of obstore for try number `tried` of a read, beginning with 1."""
-        wait_s = self._patience_s(tried)
+    def store(self, wait_s: float) -> Any:
+        """The store of obstore that gives a request up when nothing has come for so long."""
         store = self._stores.get(wait_s)
         if store is None:
             store = self._stores[wait_s] = _store(self._root, self._retries, wait_s, dict(self._rest))
         return store
 
+    def patience_s(self, silent: int) -> float:
+        """How long a try waits for the next byte, if so many tries of the same read were silent before."""
+        wait_s = _FIRST_S
+        if self._reads >= _KNOWN:
+            usual_s = _TIMES * self._usual_s + _DEVIATIONS * self._deviation_s
+            # Few limits, so that there are few clients.
+            wait_s = 2.0 ** math.ceil(math.log2(max(_LEAST_S, usual_s)))
+        return min(self._retries.attempt_s, wait_s * float(GROWTH**silent))
+
     def took(self, seconds: float) -> None:
         """A read took so long. Called by several threads; one that gets lost among them does not matter."""
         self._reads += 1
-        self._usual_s += (seconds - self._usual_s) / min(self._reads, _KNOWN)
-
-    def _patience_s(self, tried: int) -> float:
-        wait_s = max(_LEAST_S, _TIMES * self._usual_s) if self._reads >= _KNOWN else _FIRST_S
-        # Few limits, so that there are few clients.
-        return min(self._retries.attempt_s, 2.0 ** (round(math.log2(wait_s)) + tried - 1))
+        weight = 1 / min(self._reads, _LATEST)
+        self._deviation_s += (abs(seconds - self._usual_s) * (self._reads > 1) - self._deviation_s) * weight
+        self._usual_s += (seconds - self._usual_s) * weight
 
 
 def _store(root: str, retries: Retries, wait_s: float, rest: dict[str, Any]) -> Any:

@@ -227,11 +227,18 @@ def _place(path: str, options: Mapping[str, Any] | None) -> tuple[Client, str]:
 
 def _timed(client: Client, call: Callable[[Any], T]) -> Callable[[int], T]:
     """`call` with the client's store, as `Retries.run` takes it."""
+    silent = 0
 
     def attempt(tried: int) -> T:
-        store = client.store(tried)
+        nonlocal silent
+        wait_s = client.patience_s(silent)
+        store = client.store(wait_s)
         began = time.monotonic()
-        found = call(store)
+        try:
+            found = call(store)
+        except Exception:
+            silent += time.monotonic() - began >= wait_s
+            raise
         client.took(time.monotonic() - began)
         return found
 
