@@ -2,8 +2,8 @@
 
 How long a client waits for the next byte before a try has failed: twice the usual duration of a whole read and six
 times its usual deviation, rounded up to a power of two, at least 1/8 s (1 s while these are unknown). After each
-silent try the next one of the same read waits 4 times as long, at most `attempt_s`. So a request that got lost costs
-little where answers are quick and even, and a store that is slow today, or slow with some objects, gets its time.
+silent try the next one of the same read waits 4 times as long, at most `attempt_s`. So a request that got lost
+costs little where answers are quick and even, and a store that is slow, or slow with some objects, gets its time.
 obstore takes such a limit for a client and not for a request, so there is a client for each of a few limits.
 
 obstore sends its requests from threads of its own, which a forked child does not have. So the child of a process
