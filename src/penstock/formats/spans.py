@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +32,9 @@ def read_pieces(file: storage.File, at: Int64s, sizes: Int64s) -> list[bytes]:
     ends = at + sizes
     starts, stops, lengths = at.tolist(), ends.tolist(), sizes.tolist()
     out: list[bytes] = []
-    for first, last in _neighbours(at, ends, gap, longest):
+    for first, last in _neighbours(at, ends, gap, worth, longest):
         start, end = starts[first], stops[last - 1]
-        if end - start <= worth * (last - first - 1):
+        if _is_worth(end - start, last - first, worth):
             if len(out) < first:
                 out += file.read_many(starts[len(out) : first], lengths[len(out) : first])
             data = file.read_at(start, end - start)
@@ -43,11 +43,24 @@ def read_pieces(file: storage.File, at: Int64s, sizes: Int64s) -> list[bytes]:
     return out + file.read_many(starts[len(out) :], lengths[len(out) :]) if len(out) < len(starts) else out
 
 
-def _neighbours(at: Int64s, ends: Int64s, gap: int, longest: int) -> Iterator[tuple[int, int]]:
-    """Runs of pieces that follow each other in the file, as (first, last + 1), each of at most `longest`."""
+def _is_worth(span: Any, count: Any, worth: int) -> Any:
+    """Whether so many pieces that span so many bytes should be read together; also of arrays of them."""
+    return span <= worth * (count - 1)
+
+
+def _neighbours(at: Int64s, ends: Int64s, gap: int, worth: int, longest: int) -> Iterator[tuple[int, int]]:
+    """Runs of pieces that follow each other in the file, as (first, last + 1), each of at most `longest`.
+
+    Runs that are not worth reading together are mostly left out.
+    """
     between = at[1:] - ends[:-1]
-    bounds = (np.flatnonzero((between < 0) | (between > gap)) + 1).tolist()
-    for first, last in pairwise([0, *bounds, len(at)]):
+    cuts = np.flatnonzero((between < 0) | (between > gap)) + 1
+    firsts, lasts = np.concatenate(([0], cuts)), np.concatenate((cuts, [len(at)]))
+    if len(cuts):  # samples read at random are hundreds of runs, and a look at each would take longer than a read
+        spans = ends[lasts - 1] - at[firsts]
+        chosen = _is_worth(spans, lasts - firsts, worth) | (spans > longest)
+        firsts, lasts = firsts[chosen], lasts[chosen]
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
         # Within such a run the ends never fall, so where to cut it is a search.
         while last - first > 1 and ends[last - 1] - at[first] > longest:
             fitting = int(ends[first:last].searchsorted(at[first] + longest, side="right"))
