@@ -47,4 +47,9 @@ def test_a_thread_that_has_not_begun_or_has_ended_stands_nowhere():
     thread.join()
     assert frame_of(thread) is None
     assert frame_of(None) is None
-    assert frame_of(threading.current_thread()).f_code.co_name == "frame_of"
+
+
+def test_a_thread_that_asks_where_it_stands_itself_stands_where_it_asks():
+    frame = frame_of(threading.current_thread())
+    assert frame is not None
+    assert frame.f_code.co_filename == __file__
