@@ -241,6 +241,29 @@ def test_it_can_be_read_in_light_and_dark_wide_and_narrow(scheme, width, browser
     assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_on_a_narrow_page_errors_can_be_read_without_scrolling_and_are_a_table_to_a_screen_reader(browser, run):
+    emulate(browser, width=400)
+    opened(browser, run)
+    wait_until(browser, lambda: text(browser, "#errors tbody tr"))
+    box = "const box = document.querySelector('#errors'); return box.scrollWidth <= box.clientWidth"
+    assert browser.execute_script(box)
+    browser.execute_cdp_cmd("Accessibility.enable", {})
+    nodes = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    roles = [node["role"]["value"] for node in nodes if not node["ignored"]]
+    assert {"table", "row", "cell"} <= set(roles)
+
+
+def test_a_pipeline_wider_than_the_page_shows_that_there_is_more(browser):
+    pipeline = ps.from_sequence(range(64))
+    for number in range(9):
+        pipeline = pipeline.map(decode, workers=1 + number % 2, name=f"stage_{number}", on_error="skip")
+    with pipeline.loader(dashboard=True) as loader:
+        browser.get(loader.dashboard_url)
+        wait_until(browser, lambda: text(browser, "#flow .stage h3"))
+        style = "const style = getComputedStyle(document.querySelector('#flow')); return style.backgroundAttachment"
+        assert browser.execute_script(style) == "local, local, scroll, scroll"
+
+
 def test_it_asks_nobody_but_its_loader(browser, run):
     opened(browser, run)
     asked = browser.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)")
