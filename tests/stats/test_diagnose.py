@@ -332,7 +332,7 @@ def test_ops_that_ride_together_are_told_apart():
     stats = counters() | stage("decode+augment", 0.99) | op("decode+augment", "decode", 0.71, p99=0.02)
     found = verdict([part], stats | op("decode+augment", "augment", 0.22))
     assert found.limiting_op == "decode"
-    assert "Of its time, decode takes 71 %, augment takes 22 %." in found.advice
+    assert "Of the stage's time, decode takes 71 %, augment takes 22 %." in found.advice
     assert [one.op for one in found.stages[0].ops] == ["decode", "augment"]
     assert [one.share for one in found.stages[0].ops] == pytest.approx([0.71, 0.22])
     (line,) = [line for line in str(found).splitlines() if line.strip().startswith("decode ")]
@@ -343,7 +343,7 @@ def test_the_one_op_that_takes_all_time_is_named_unless_the_stage_is_called_afte
     timed = op("decode+batch", "decode", 0.98)
     stats = counters() | stage("decode+batch", 0.99) | timed
     part = Facts("decode+batch", ops=("from_files", "decode", "batch"))
-    assert "Of its time, decode takes 98 %." in verdict([part], stats).advice
+    assert "Of the stage's time, decode takes 98 %." in verdict([part], stats).advice
     stats = counters() | stage("decode", 0.99) | op("decode", "decode", 0.98)
     assert "Of its time" not in verdict([Facts("decode", ops=("from_files", "decode"))], stats).advice
 
@@ -519,7 +519,8 @@ def test_the_slowest_rank_speaks_for_all():
     assert "Rank 1 of 3 waits longest, 60 % of its time" in found.advice
     assert slow.advice in found.advice
     assert ps.Diagnosis.merge([found.to_dict()]).ranks[0].limiting == "download"
-    assert "2 ranks wait about as long" in ps.Diagnosis.merge([slow, slow]).advice
+    assert ps.Diagnosis.merge([slow, slow]).advice.startswith("All 2 ranks wait about as long")
+    assert "There:" not in ps.Diagnosis.merge([slow, slow]).advice
     assert ps.Diagnosis.merge([slow]).advice == slow.advice
 
 

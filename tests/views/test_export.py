@@ -16,13 +16,18 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\\n]|\\["\\n])*)"')
 
 def parsed(text):
     """Every line of an export as (name, labels, value), after a check of its rules."""
-    found, kinds, seen = [], {}, set()
+    found, kinds, seen, explained = [], {}, set(), set()
     for line in text.splitlines():
         if line.startswith("# TYPE"):
             _, _, name, kind = line.split(" ")
             assert name not in kinds, "the lines of one metric stand together"
             kinds[name] = kind
-        elif not line.startswith("# HELP"):
+            assert name in explained, "a line of HELP stands before that of TYPE"
+        elif line.startswith("# HELP"):
+            _, _, name, words = line.split(" ", 3)
+            assert words
+            explained.add(name)
+        else:
             name, labels, value = _LINE.match(line).groups()
             base = re.sub(r"_(bucket|sum|count)$", "", name)
             kind = kinds.get(name) or kinds[base]
@@ -83,6 +88,17 @@ def test_labels_of_stages_may_hold_dots_quotes_and_other_labels():
         ("penstock_stage_fill", {"stage": "a.b"}, 2),
         ("penstock_stage_fill", {"stage": r"say \"hi\"\\"}, 3),
         ("penstock_stage_op_p50_seconds", {"stage": "a", "op": "x.y"}, 4),
+    ]
+
+
+def test_what_only_grows_is_a_counter_and_what_may_fall_is_a_gauge():
+    stats = dict.fromkeys(["quota_periods", "reservoir.waits", "cache.hits", "reservoir.age_s", "cache.bytes"], 1)
+    assert [name for name, _, _ in parsed(prometheus(stats, [], {}, Histogram(), {})) if "loop" not in name] == [
+        "penstock_quota_periods_total",
+        "penstock_op_waits_total",
+        "penstock_op_hits_total",
+        "penstock_op_age_seconds",
+        "penstock_op_bytes",
     ]
 
 

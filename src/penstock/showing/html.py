@@ -7,13 +7,13 @@ from html import escape
 from typing import Any
 
 from penstock.plan.explain import Explanation
-from penstock.stats.report import Diagnosis, duration, per_second, percent
+from penstock.stats.report import RANK_HEAD, Diagnosis, duration, per_second, percent, rank_rows
 
 __all__ = ["diagnosis_html", "escaped", "pipeline_html", "table"]
 
 #: working, waiting for input, waiting for room
 _COLOURS = ("#2e9e5b", "#d9a520", "#4a7fd0")
-_CELL = "text-align:left;padding:2px 12px 2px 0;border:0;background:none"
+_CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0;border:0;background:none"
 
 
 def escaped(text: Any) -> str:
@@ -23,12 +23,11 @@ def escaped(text: Any) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
     """A table of cells that are HTML."""
-    said = f'<caption style="text-align:left">{escaped(caption)}</caption>' if caption else ""
+    said = f'<caption style="text-align:left;opacity:0.75">{escaped(caption)}</caption>' if caption else ""
     top = "".join(f'<th scope="col" style="{_CELL};font-weight:600">{escaped(name)}</th>' for name in head)
     body = "".join("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row) + "</tr>" for row in rows)
-    return (
-        f'<table style="border-collapse:collapse">{said}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
-    )
+    whole = "border-collapse:collapse;margin:0.3em 0"
+    return f'<table style="{whole}">{said}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def pipeline_html(text: str, explanation: Explanation | None, why: str = "") -> str:
@@ -74,7 +73,9 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         for colour, name in zip(_COLOURS, ("working", "waits for input", "waits for room"), strict=True)
     )
     head = ("", "workers", "time", "could do", "inside")
-    return f"<p><strong>{escaped(diagnosis.advice)}</strong></p>{table(head, rows)}<p>{legend}</p>"
+    ranks = [tuple(map(escaped, row)) for row in rank_rows(diagnosis.ranks)] if len(diagnosis.ranks) > 1 else []
+    more = table(RANK_HEAD, ranks) if ranks else ""
+    return f"<p><strong>{escaped(diagnosis.advice)}</strong></p>{table(head, rows)}<p>{legend}</p>{more}"
 
 
 def _bar(shares: Sequence[float]) -> str:

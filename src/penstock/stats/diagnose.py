@@ -465,7 +465,7 @@ def _inside(row: StageDiagnosis) -> str:
     named = [op for op in sorted(row.ops, key=lambda op: -op.share) if op.share >= _WORTH_NAMING]
     if not named or [op.op for op in named] == [row.label]:
         return ""
-    return f" Of its time, {', '.join(f'{op.op} takes {percent(op.share)}' for op in named[:4])}."
+    return f" Of the stage's time, {', '.join(f'{op.op} takes {percent(op.share)}' for op in named[:4])}."
 
 
 def _size(nbytes: float) -> str:

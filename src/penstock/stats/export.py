@@ -15,9 +15,28 @@ from penstock.stats.histogram import Histogram
 __all__ = ["prometheus"]
 
 #: what only grows, beside seconds
-_COUNTS = frozenset({"samples", "batches", "errors", "deaths", "stuck", "lock_tries", "calls"})
-#: seconds that are no sum: those of one moment, and percentiles
-_MOMENTS = frozenset({"startup_s", "p50_s", "p95_s", "p99_s", "longest_s"})
+_COUNTS = frozenset(
+    [
+        "samples",
+        "batches",
+        "errors",
+        "deaths",
+        "stuck",
+        "lock_tries",
+        "calls",
+        "quota_periods",
+        "quota_throttled",
+        "timed_bytes",
+        "draws",
+        "waits",
+        "hits",
+        "misses",
+        "evicted",
+        "host_waits",
+    ]
+)
+#: seconds that are no sum: those of one moment, means and percentiles
+_MOMENTS = frozenset(["startup_s", "age_s", "p50_s", "p95_s", "p99_s", "longest_s"])
 
 _HELP = {
     "samples": "samples handed to the training loop",
@@ -61,7 +80,7 @@ def prometheus(
     for key, value in stats.items():
         key, more = _located(key, by_length)
         name, kind = _named(key)
-        _, _, lines = families.setdefault(name, (kind, _HELP.get(key, ""), []))
+        _, _, lines = families.setdefault(name, (kind, _HELP.get(key, f"{key} of loader.stats()"), []))
         lines.append(f"{name}{_braces({**labels, **more})} {_number(value)}")
     for label, histogram in tickets.items():
         _add(
@@ -116,8 +135,7 @@ def _add(
 
 
 def _text(name: str, kind: str, about: str, lines: list[str]) -> str:
-    head = [f"# HELP {name} {about}"] if about else []
-    return "\n".join([*head, f"# TYPE {name} {kind}", *lines]) + "\n"
+    return "\n".join([f"# HELP {name} {about}", f"# TYPE {name} {kind}", *lines]) + "\n"
 
 
 def _braces(labels: Mapping[str, str]) -> str:

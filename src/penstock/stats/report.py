@@ -11,6 +11,7 @@ from penstock.errors import PlanError
 from penstock.lazy import named
 
 __all__ = [
+    "RANK_HEAD",
     "Diagnosis",
     "OpDiagnosis",
     "RankDiagnosis",
@@ -18,6 +19,7 @@ __all__ = [
     "duration",
     "per_second",
     "percent",
+    "rank_rows",
     "table",
     "times",
 ]
@@ -176,14 +178,14 @@ def merged(diagnoses: Sequence[Diagnosis]) -> Diagnosis:
     if len(ranks) == 1:
         return replace(found, ranks=ranks)
     told = (
-        f"All {len(ranks)} ranks wait about as long, {percent(least)} to {most} of their time."
+        f"All {len(ranks)} ranks wait about as long, up to {most} of their time. Rank {slowest.rank} waits longest:"
         if alike
         else f"Rank {slowest.rank} of {len(ranks)} waits longest, {most} of its time, and the others, "
-        f"{percent(least)} and more, go at its speed."
+        f"{percent(least)} and more, go at its speed. There:"
     )
     return replace(
         found,
-        advice=f"{told} There: {found.advice}",
+        advice=f"{told} {found.advice}",
         samples=sum(one.samples for one in diagnoses),
         samples_per_s=sum(one.samples_per_s for one in diagnoses),
         ranks=ranks,
@@ -240,21 +242,35 @@ def _op_lines(stage: StageDiagnosis) -> list[str]:
     ]
 
 
+RANK_HEAD = ("", "waits", "gets", "could take", "limited by")
+
+
+def rank_rows(ranks: Sequence[RankDiagnosis]) -> list[tuple[str, ...]]:
+    """The cells of each rank, under `RANK_HEAD`; of many ranks, those that wait longest."""
+    shown = sorted(ranks, key=lambda one: -one.wait_share)[:_MOST_RANKS]
+    return [
+        (
+            f"rank {one.rank}",
+            percent(one.wait_share),
+            per_second(one.samples_per_s),
+            per_second(one.loop_capacity),
+            one.limiting,
+        )
+        for one in sorted(shown, key=lambda one: one.rank)
+    ]
+
+
 def _rank_lines(ranks: Sequence[RankDiagnosis]) -> list[str]:
     """A line for each rank; of many, for those that wait longest."""
     if len(ranks) < 2:
         return []
-    shown = sorted(ranks, key=lambda one: -one.wait_share)[:_MOST_RANKS]
-    rows = [("", "waits", "gets", "could take", "limited by")]
-    for one in sorted(shown, key=lambda one: one.rank):
-        rates = per_second(one.samples_per_s), per_second(one.loop_capacity)
-        rows.append((f"rank {one.rank}", percent(one.wait_share), *rates, one.limiting))
+    rows = [RANK_HEAD, *rank_rows(ranks)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "",
         *(f"  {name.ljust(widths[0])}  {_right(cells, widths[1:])}  {last}" for name, *cells, last in rows),
     ]
-    if left := len(ranks) - len(shown):
+    if left := len(ranks) - len(rows) + 1:
         lines.append(f"  and {left} ranks that wait less")
     return lines
 
