@@ -309,7 +309,7 @@ def main() -> None:
             bench.limit(name, inside(function, page, 1.0, pairs), below=5 if page else 2, unit="%")
     ways: list[tuple[str, Callable[[int], int], Way, Way, float]] = [
         ("counters on both sides", sort, counted, counted_too, 2),
-        ("counters", sort, counted, uncounted, 2),
+        ("counters, 0.4 ms a sample", sort, counted, uncounted, 2),
         ("counters, functions that do nothing", same, counted, uncounted, 2),
         ("counters, the page is open", sort, opened, uncounted, 5),
         ("counters, traced", sort, Traced, uncounted, 5),

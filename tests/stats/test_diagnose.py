@@ -227,6 +227,16 @@ def test_of_a_stream_and_its_workers_about_as_slow_the_stream_is_named(working):
     assert "from_iterable(rows) limits" in found.advice
 
 
+def test_a_stream_whose_readers_wait_for_a_cpu_in_turn_is_named_though_it_is_read_only_half_of_the_time():
+    # The next reader waits for a CPU before it reads on; nobody ever waits for room.
+    stats = counters(wait=0.8) | stage("clean", 0.3, workers=4, reading=0.5)
+    found = verdict([Facts("clean", stream="from_iterable(rows)")], stats)
+    assert found.advice.startswith("from_iterable(rows) limits: a stream is read by one worker at a time")
+    # Where they wait for room, reading on is not what is missing.
+    stats = counters(wait=0.8) | stage("clean", 0.3, workers=4, reading=0.5, room=0.3)
+    assert "not for lack of workers" in verdict([Facts("clean", stream="from_iterable(rows)")], stats).advice
+
+
 def test_coroutines_that_compute_share_one_thread():
     stats = counters(wait=0.9, cores=1.0) | stage("fetch", 1.0, workers=16) | {"stage.fetch.loop_s": 0.97 * RUN_S}
     found = verdict([Facts("fetch", kind="async")], stats, cores=4)
@@ -608,7 +618,7 @@ def test_a_reservoir_that_hides_a_slow_stage_is_told_with_what_it_costs():
     assert found.reuse == 2.0
     assert "hides decode, which makes 50.5/s where the loop takes 100/s" in found.advice
     assert "served 2.0 times on average" in found.advice
-    assert "With 2 workers instead of 1: 1.0 times" in found.advice
+    assert "With 2 workers instead of 1, each sample would be served once." in found.advice
     assert "2.0 times" in str(found)
 
 

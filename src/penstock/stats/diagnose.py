@@ -96,8 +96,7 @@ class _Case(Figures):
         tightest = self.tightest
         others = (one for one in self.limits if one is not tightest)
         next_limit = next((one for one in others if not self.alike(one, tightest)), None)
-        at_work = tightest.why == "workers" and self.rows[tightest.label].working >= _ALWAYS
-        if tightest.capacity > _EXPLAINS * period.rate and not at_work:
+        if tightest.capacity > _EXPLAINS * period.rate and not self._at_work(tightest):
             return self._starved(tightest) or self._uneven(tightest)
         if self.full:
             return self._crowded(tightest)
@@ -106,6 +105,13 @@ class _Case(Figures):
         if tightest.why == "coroutines":
             return self._coroutines(tightest, next_limit)
         return self._more_workers(tightest, next_limit)
+
+    def _at_work(self, tightest: Limit) -> bool:
+        """Whether what limits never had to wait for those after it, whatever its capacity."""
+        row = self.rows[tightest.label]
+        if tightest.why == "stream":  # where CPUs are busy, the next reader waits for one, which is not reading
+            return row.waiting_room <= 1 - _ALWAYS
+        return tightest.why == "workers" and row.working >= _ALWAYS
 
     @property
     def _contended(self) -> bool:
@@ -161,9 +167,9 @@ class _Case(Figures):
             return f"{self._no_cores} With less work per sample more of them would be new."
         workers = self.workers(tightest)
         wanted = _enough(workers, best)
-        return (
-            f"With {wanted} workers instead of {workers}: {times(max(reuse / min(best, wanted / workers), 1.0))}."
-        )
+        left = reuse / min(best, wanted / workers)
+        served = times(left) if left >= _NOTHING else "once"
+        return f"With {wanted} workers instead of {workers}, each sample would be served {served}."
 
     def _inline(self, stage: StageFacts) -> Diagnosis:
         gain = min(self.rows[stage.label].capacity / self.period.rate, self.gain_of_loop)
@@ -352,7 +358,7 @@ class _Case(Figures):
             return self._told(
                 tightest.label, f"{self._busy(tightest)} {self._no_gain(best, tightest, next_limit)}", gain
             )
-        change = _change(workers, wanted) + (" in its pool" if stage.pooled else "")
+        change = f"{workers} → {wanted} workers" + (" in its pool" if stage.pooled else "")
         return self._told(tightest.label, f"{self._busy(tightest)} {change}: {_more(gain)}.", gain)
 
     def _no_gain(self, best: float, tightest: Limit, next_limit: Limit | None) -> str:
@@ -482,10 +488,6 @@ def _size(nbytes: float) -> str:
 def _enough(workers: int, gain: float) -> int:
     """As many workers as a gain takes, and more than there are; for its last few percent there is no other."""
     return max(ceil(workers * gain * 0.95), workers + 1)
-
-
-def _change(workers: int, wanted: int) -> str:
-    return f"{workers} → {wanted} workers"
 
 
 def _more(gain: float) -> str:
