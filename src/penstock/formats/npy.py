@@ -6,6 +6,7 @@ Reading parses each kind of header once: thousands of arrays of one dtype and sh
 from __future__ import annotations
 
 import io
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,9 @@ __all__ = ["header_length", "npy_array", "npy_bytes", "npy_header"]
 _MAGIC = b"\x93NUMPY"
 #: magic, version and the longest length field
 _PREFIX = 12
+
+# numpy parses a header with `ast`, and two threads that do so at once may get a SystemError from Python 3.11.
+_parsing = threading.Lock()
 
 Header = tuple[np.dtype[Any], bool, tuple[int, ...]]
 
@@ -52,10 +56,9 @@ def npy_header(head: bytes) -> Header:
     """dtype, Fortran order and shape, from all that stands before the values. Raises ValueError if damaged."""
     file = io.BytesIO(head)
     version = npy.read_magic(file)
-    if version == (1, 0):
-        shape, fortran, dtype = npy.read_array_header_1_0(file)
-    else:
-        shape, fortran, dtype = npy.read_array_header_2_0(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    with _parsing:
+        shape, fortran, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("its values are pickled objects, which are never unpickled")
     return dtype, fortran, shape
