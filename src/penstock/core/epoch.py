@@ -9,12 +9,13 @@ from typing import Any
 from penstock.core.feeder import Feeder
 from penstock.core.gather import JoinedInlet
 from penstock.core.inlets import Inlet, Part, PositionInlet
+from penstock.core.queued import StraightInlet
 from penstock.core.redo import BEGINNING, Resumed, Start, turns_key
 from penstock.core.stage import StageRun
 from penstock.core.stream import StreamInlet
 from penstock.errors import StateMismatch
 from penstock.ops.joint import Joint
-from penstock.ops.op import Effect, Key
+from penstock.ops.op import Key
 from penstock.places import places_from
 from penstock.plan.plan import Indexed, Joined, Plan, Stage, Step, Streamed
 from penstock.program.chunk import Chunk
@@ -55,7 +56,7 @@ class Run:
         branches: list[_Branch] = []
         inlet: Inlet
         if not isinstance(feed, Joined):
-            _check_joint(start.front, stage.segment if stage.groups else None)
+            _check_joint(start.front, stage.batched or None)
         if isinstance(feed, Indexed):
             inlet = _positions(stage, epoch, lane.program.reading.length, start)
         elif isinstance(feed, Streamed):
@@ -64,9 +65,12 @@ class Run:
             inlet = StreamInlet(feed.source, epoch, start, order, stage.expands, self.engine.seed, inline)
         else:
             joint = self._joint(feed, epoch)
-            queues = self._queues(stage, feed, joint)
-            branches = [queue.upstream for queue in queues]  # type: ignore[misc]
-            inlet = self._joined(stage, feed, epoch, joint, queues, start)
+            inlet = (
+                self._straight(stage, feed, epoch, start)
+                if joint is None
+                else self._joined(stage, feed, epoch, joint, start)
+            )
+            branches = inlet.upstreams
         stage_run = StageRun(
             self, lane, inlet, lambda: [b.stage_run for b in branches if b.stage_run is not None], resumed
         )
@@ -77,23 +81,23 @@ class Run:
         stage_run.refill()
         return stage_run
 
-    def _joined(
-        self, stage: Stage, feed: Joined, epoch: int, joint: Joint | None, queues: list[Feeder], start: Start
-    ) -> JoinedInlet:
+    def _straight(self, stage: Stage, feed: Joined, epoch: int, start: Start) -> StraightInlet:
+        """Samples of the stage before. The edge goes on from there, and so does what is saved of it."""
+        branch = _Branch(self, feed.children[0], last=False)
+        branch.start(epoch, start)
         budget = self.engine.budget
-        if joint is None:
-            # The edge goes on from the stage before, and so does what is saved of it.
-            queues[0].epoch = epoch
-            queues[0].upstream.start(epoch, start)
-            return JoinedInlet(epoch, None, queues, budget, depth=stage.expands, edge_depth=stage.depth)
+        return StraightInlet(epoch, branch, budget, unit=stage.unit, depth=stage.expands, edge_depth=stage.depth)
+
+    def _joined(self, stage: Stage, feed: Joined, epoch: int, joint: Joint, start: Start) -> JoinedInlet:
         if joint.eager:
             joint.final = self.epoch >= self.engine.last_epoch
             joint.identify = self._identities(feed.children[0])
+        queues = self._queues(stage, feed, joint)
         inlet = JoinedInlet(
             epoch,
             joint,
             queues,
-            budget,
+            self.engine.budget,
             key=stage.segment,
             names=feed.names,
             label=_joint_label(feed),
@@ -114,8 +118,8 @@ class Run:
         joint = None if step is None else self._joint_of(step, epoch)
         return None if joint is None else joint.shard_order(count)
 
-    def _queues(self, stage: Stage, feed: Joined, joint: Joint | None) -> list[Feeder]:
-        carries = feed.step is not None and joint is not None and joint.carries
+    def _queues(self, stage: Stage, feed: Joined, joint: Joint) -> list[Feeder]:
+        carries = feed.step is not None and joint.carries
         carries = carries and not self.engine.plan.keeps_epoch(stage)
         kept: list[Feeder] | None = self.engine.carried.get(stage.segment) if carries else None
         if kept is not None:
@@ -124,7 +128,7 @@ class Run:
             return kept
         queues = [
             Feeder(
-                _Branch(self, child, last=joint is not None),
+                _Branch(self, child),
                 length=feed.length,
                 depth=child.depth,
                 ordered=child.in_order,
@@ -220,8 +224,8 @@ def begun_at(stage: Stage, epoch: int, position: int) -> Edge:
     feed = stage.feed
     if not isinstance(feed, Joined):
         front = Front(at=position)
-        if any(step.op.effect is Effect.REGROUPS for step in stage.steps):
-            front = Front(joint=stage.segment, inputs=[InputState(epoch, Edge(front))])
+        if stage.batched:
+            front = Front(joint=stage.batched, inputs=[InputState(epoch, Edge(front))])
         return Edge(front)
     inner = begun_at(feed.children[0], epoch, position)
     if feed.step is None:
@@ -248,11 +252,13 @@ def _fits(stage: Stage, edge: Edge | None) -> bool:
         if feed.names:
             edges = [by_name.get(name) for name in feed.names]
         return all(_fits(child, one) for child, one in zip(feed.children, edges, strict=False))
-    if not any(step.op.effect is Effect.REGROUPS for step in stage.steps):
+    if not stage.batched:
         return True
     inner = _inner(edge)
     if inner is not None and inner.owed is not None:
         return False
+    if not stage.groups:
+        return not edge.held()  # the stages behind would not know where one of these batches ends
     return all(isinstance(place, range) and len(place) <= stage.unit for place, _ in edge.held())
 
 
@@ -317,17 +323,17 @@ def _positions(stage: Stage, epoch: int, length: Any, start: Start) -> PositionI
     """The positions of an indexed source that are to come."""
     feed = stage.feed
     assert isinstance(feed, Indexed)
-    grouped = any(step.op.effect is Effect.REGROUPS for step in stage.steps)
     part = None
     if feed.dealt is not None:
         portion = feed.portion
         front = start.front
-        if grouped and front is not None and front.inputs and front.inputs[0] is not None:
+        if stage.batched and front is not None and front.inputs and front.inputs[0] is not None:
             front = None if front.inputs[0].edge is None else front.inputs[0].edge.front
         base = (front.at or 0) if front is not None and portion.keeps else 0
         part = Part(portion, base)
-    batched = stage.segment if grouped else ""
-    return PositionInlet(epoch, length, stage.unit, batched=batched, start=start, part=part, depth=stage.expands)
+    return PositionInlet(
+        epoch, length, stage.unit, batched=stage.batched, start=start, part=part, depth=stage.expands
+    )
 
 
 class _Branch:
@@ -364,8 +370,8 @@ class _Branch:
         if self.stage_run is not None:
             for one in self.stage_run.walk():
                 one.run = run
-                for queue in getattr(one.inlet, "queues", ()):
-                    queue.upstream.run = run
+                for branch in one.inlet.upstreams:
+                    branch.run = run
 
     def pop(self) -> Chunk | None:
         if self.stage_run is None:

@@ -1,7 +1,7 @@
 """Where the tickets of a stage come from that has other stages before it. Pure.
 
 Chunks of those wait in queues, in the order of delivery. A joint takes samples out of the queues and passes some
-on; without a joint they pass as they come. After every step it is remembered where the joint and its inputs
+on. After every step it is remembered where the joint and its inputs
 stand, so that the stream can be told to stand after any of its outputs.
 
 A lost sample travels in its place: before the output that the next sample after it goes into. If the joint waits
@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 
 from penstock.core.budget import Budget
 from penstock.core.feeder import Feeder
-from penstock.core.inlets import Inlet
 from penstock.core.queue import Queue
+from penstock.core.queued import QueuedInlet
 from penstock.core.redo import Start
 from penstock.core.remake import Remake
 from penstock.errors import PenstockError, PlanError, StateMismatch
 from penstock.ops.joint import Absent, Joint
-from penstock.program.chunk import Chunk, Failure, Loss, Ticket
+from penstock.program.chunk import Failure, Loss
 from penstock.program.failure import take_note
 from penstock.provenance import Place
-from penstock.resume.cursor import Cursor, FromParts, Held, saved_edge
+from penstock.resume.cursor import Cursor, Held, saved_edge
 from penstock.resume.schema import Front, InputState
 
 __all__ = ["JoinedInlet"]
@@ -82,47 +82,35 @@ class _Step(NamedTuple):
         return Cursor(self.after, tuple(map(Held, owed)))
 
 
-class JoinedInlet(Inlet):
-    """Chunks of other stages, through a joint. Without one, samples pass as they come."""
-
-    pumps = True
+class JoinedInlet(QueuedInlet):
+    """Chunks of other stages, through a joint."""
 
     def __init__(
         self,
         epoch: int,
-        joint: Joint | None,
+        joint: Joint,
         queues: list[Feeder],
-        budget: Budget | None = None,
+        budget: Budget,
         *,
         key: str = "",
         names: tuple[str, ...] = (),
         label: str = "",
         singly: bool = False,
         depth: int = 0,
-        edge_depth: int | None = None,
     ) -> None:
+        super().__init__(epoch, budget, depth=depth, edge_depth=depth)
         #: whose joint it is, in words
         self._label = label
         #: one output a step, so that a state never owes single outputs
         self._singly = singly
-        self.budget = budget or Budget(None)
-        #: bytes of the samples that wait here
-        self.held_bytes = 0
-        self.epoch = epoch
         self.joint = joint
         self.queues = queues
-        self.failure = None
-        #: ops of the stage that make several samples of one, and ops since the source or joint that do
-        self._depth = depth
-        self._edge_depth = depth if edge_depth is None else edge_depth
-        self._passed = Queue()
         for number, queue in enumerate(queues):
             queue.on = partial(self._on, number=number)
-        self._finished = False
         #: what a state calls the joint, and what a composite calls its parts
         self._key = key
         self._names = names
-        self._eager = joint is not None and joint.eager
+        self._eager = joint.eager
         #: how many samples are lacking for what comes next, with none on their way; and does anybody wait for it
         self.lack: Callable[[], tuple[int, bool]] = lambda: (0, False)
         #: steps in which nothing happened, since all inputs have ended, and how many samples waited then
@@ -131,20 +119,19 @@ class JoinedInlet(Inlet):
         self._again: Remake | None = None
         self._resumed = False
 
+    @property
+    def upstreams(self) -> list[Any]:
+        return [queue.upstream for queue in self.queues]
+
     # ------------------------------------------------------------------ being resumed
 
     def resume(self, start: Start) -> None:
         """Go on where a state was saved."""
-        joint, front = self.joint, start.front
-        assert joint is not None
         self._resumed = True
-        self._again = Remake(self, joint, start.redo(), front)
+        self._again = Remake(self, self.joint, start.redo(), start.front)
         self._again.begin(start.only_wanted)
 
     # ------------------------------------------------------------------ moving
-
-    def available(self, most: int) -> int:
-        return min(self._passed.alike, most)
 
     def pump(self, most: int) -> None:
         if not self._eager:
@@ -167,8 +154,6 @@ class JoinedInlet(Inlet):
 
     def _step(self, most: int) -> bool:
         """Move samples towards the stage; False when nothing moved."""
-        if self.joint is None:
-            return self._pass_on()
         if self._again is not None:
             return self._redo_step(self._again)
         if self._eager:
@@ -211,15 +196,12 @@ class JoinedInlet(Inlet):
             if queue.lost:
                 return 1
         joint = self.joint
-        if joint is None:
-            return max(1, min(most, _STEP))
         in_row = min(self.queues[0].in_row // joint.group_size, _ROW) if joint.group_size else 0
         return max(1, min(most, max(_STEP // max(joint.per_output, 1), in_row)))
 
     def _pass(self, samples: list[Any], places: Sequence[Place]) -> bool:
         """Pass on what a step has made, and what was lost among what it took. False if there was neither."""
         joint = self.joint
-        assert joint is not None
         losses: list[Loss] = []
         for number, queue in enumerate(self.queues):
             for loss in (*queue.behind, *(self._on(loss, number) for loss in queue.passed)):
@@ -253,7 +235,6 @@ class JoinedInlet(Inlet):
     def _on(self, loss: Loss, number: int, epoch: int | None = None) -> Loss:
         """A loss as it stands behind the joint; `epoch` is that of the upstream, if not the one that runs."""
         joint, queue = self.joint, self.queues[number]
-        assert joint is not None
         coarse = loss.steps < queue.depth
         place = joint.passed_on(loss.place, number, queue.epoch if epoch is None else epoch)
         return loss._replace(place=place, hard=loss.hard or coarse or joint.groups, steps=0)
@@ -310,7 +291,6 @@ class JoinedInlet(Inlet):
     def standing(self) -> _Standing:
         """The joint as it stands now."""
         joint = self.joint
-        assert joint is not None
         inputs = tuple(
             (queue.epoch, None if queue.last is not None else queue.cursor(), queue.last, queue.taken, queue.note)
             for queue in self.queues
@@ -348,7 +328,7 @@ class JoinedInlet(Inlet):
 
     def drawable(self) -> bool:
         joint = self.joint
-        if joint is None or not self._eager or self._finished or self._again is not None:
+        if not self._eager or self._finished or self._again is not None:
             return False
         self._tell_need(joint)
         return joint.drawable()
@@ -361,7 +341,7 @@ class JoinedInlet(Inlet):
     def _absorb(self) -> None:
         """Let the joint take in what has come, whether it passes anything on or not."""
         joint = self.joint
-        if joint is None or self._finished:
+        if self._finished:
             return
         (queue,) = self.queues
         self._tell_need(joint)
@@ -391,7 +371,7 @@ class JoinedInlet(Inlet):
 
     def _overflows(self) -> bool:
         """Whether the joint must hold more than there is room for: then the stream ends here."""
-        hoards, allowed = self.joint.hoards if self.joint is not None else "", self.budget.allowed
+        hoards, allowed = self.joint.hoards, self.budget.allowed
         if not hoards or allowed is None or self.held_bytes <= allowed or self._here <= 1:
             return False
         exc = PlanError(
@@ -402,7 +382,7 @@ class JoinedInlet(Inlet):
 
     @property
     def lacks(self) -> str:
-        return self.joint.lacks if self.joint is not None else ""
+        return self.joint.lacks
 
     def needs(self, upstream: Any) -> int:
         """How many samples of one upstream are lacking for the next ticket; none if others are."""
@@ -410,24 +390,8 @@ class JoinedInlet(Inlet):
             return 0
         for number, queue in enumerate(self.queues):
             if getattr(queue.upstream, "stage_run", None) is upstream:
-                if self.joint is None:
-                    return 1
                 return self.joint.needs(self.queues) if number in self.joint.lacking(self.queues) else 0
         return 0
-
-    def _pass_on(self) -> bool:
-        (queue,) = self.queues
-        chunk = queue.upstream.pop()
-        if chunk is None:
-            was, queue.ended = queue.ended, queue.upstream.over
-            self._finished = queue.ended
-            return queue.ended and not was
-        self._count_in(chunk)
-        self._passed.add_chunk(chunk)
-        if chunk.failure is not None:
-            self.failure = chunk.failure
-            self._finished = True
-        return True
 
     def _fill(self, queue: Feeder) -> bool:
         chunk = queue.fill()
@@ -436,64 +400,10 @@ class JoinedInlet(Inlet):
         self._count_in(chunk)
         return True
 
-    def _count_in(self, chunk: Chunk) -> None:
-        self.held_bytes += chunk.nbytes
-        self.budget.take(chunk.nbytes)
-
     @property
     def _here(self) -> int:
         """How many samples wait here."""
-        kept = self.joint.kept if self.joint is not None else 0
-        return self._passed.count + kept + sum(queue.count for queue in self.queues)
+        return self._passed.count + self.joint.kept + sum(queue.count for queue in self.queues)
 
-    # ------------------------------------------------------------------ tickets
-
-    def cut(self, count: int) -> Ticket:
-        nbytes = 0 if self._eager else self.held_bytes * count // self._here
-        self.held_bytes -= nbytes
-        passed = self._passed
-        passed.begin_step()
-        samples, places = passed.take(count)
-        origin = FromParts(places, passed.came, self._depth, self._edge_depth)
-        return Ticket(
-            self.epoch,
-            samples=samples,
-            places=places,
-            losses=passed.passed,
-            nbytes=nbytes,
-            origin=origin,
-            redo=passed.redone,
-        )
-
-    @property
-    def burdened(self) -> bool:
-        return self._passed.lost > 0 and not self._passed.count
-
-    def unburden(self) -> Ticket:
-        return Ticket(self.epoch, samples=[], losses=self._passed.leading())
-
-    @property
-    def has_tail(self) -> bool:
-        return self.failure is not None or self._passed.lost > 0
-
-    def tail(self) -> Ticket:
-        ticket = Ticket(self.epoch, samples=[], failure=self.failure, losses=self._passed.leading())
-        self.failure = None
-        return ticket
-
-    @property
-    def sample_bytes(self) -> int:
-        here = self._here
-        return self.held_bytes // here if here else 0
-
-    @property
-    def fills(self) -> bool:
-        return not self._finished
-
-    @property
-    def ended(self) -> bool:
-        return self._finished and not self._passed.count
-
-    def release(self) -> None:
-        self.budget.give_back(self.held_bytes)
-        self.held_bytes = 0
+    def _weight(self, count: int) -> int:
+        return 0 if self._eager else super()._weight(count)  # whatever is drawn stays here too

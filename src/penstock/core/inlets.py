@@ -47,6 +47,11 @@ class Inlet(ABC):
     wants_pull: bool = False
     pulling: bool = False
 
+    @property
+    def upstreams(self) -> list[Any]:
+        """What it takes its samples from, if that is other stages."""
+        return []
+
     @abstractmethod
     def available(self, most: int) -> int:
         """How many samples a ticket of at most `most` units could have now."""

@@ -131,6 +131,15 @@ class Queue:
         """Whether the next sample was made again. What was lost goes with any."""
         return self._redoes and next((part.redo for part in self._parts if part.first < len(part.samples)), False)
 
+    def place_at(self, number: int) -> Place:
+        """The place of sample `number` of those that wait."""
+        for part in self._parts:
+            left = len(part.samples) - part.first
+            if number < left:
+                return part.places[part.first + number]
+            number -= left
+        raise IndexError(number)
+
     @property
     def in_row(self) -> int:
         """How many of the next samples came together and have consecutive places."""

@@ -139,7 +139,7 @@ class StageRun:
         if lane.unit_bytes:
             size = max(1, min(size, CACHED_BYTES // lane.unit_bytes))
         if lane.budget.bounded and (each := self.inlet.sample_bytes):
-            size = max(1, min(size, lane.budget.portion // each))
+            size = max(1, min(size, lane.budget.portion // (each * lane.unit)))
         return size
 
     def _count(self, units: int) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.executors import find_executor
+from penstock.ops.joint import Joint
 from penstock.ops.op import Effect, Op, in_own_thread, joint_of
-from penstock.plan.plan import Feed, Site, Step, straight_before
+from penstock.plan.plan import Feed, Indexed, Joined, Site, Step, chain_before, straight_before
 
-__all__ = ["Draft", "begins_anew", "remember", "why_not_fused"]
+__all__ = ["Draft", "batched_in_worker", "begins_anew", "remember", "why_not_fused"]
 
 
 @dataclass
@@ -21,6 +23,7 @@ class Draft:
     segment: str
     steps: list[Step] = field(default_factory=list)
     unit: int = 1
+    batched: str = ""
     interleave: int = 1
     ready: int | None = None
     strict: bool = False
@@ -63,6 +66,32 @@ def remember(draft: Draft, step: Step) -> None:
     draft.reasons.append(
         f"{step.op.label} keeps single samples: what comes before runs once per sample of the source"
     )
+
+
+def batched_in_worker(draft: Draft, step: Step, joint: Joint, segment: str) -> Draft:
+    """`draft` with its batches made where the samples are, and tickets of whole batches."""
+    feed = draft.feed
+    chain = chain_before(feed) or []
+    if chain:
+        draft.feed = Joined((chain[0].batched_later(segment),))
+    else:
+        draft.segment = draft.batched = segment
+    draft.unit = joint.group_size
+    draft.block_read = (
+        not draft.steps
+        and joint.one_read
+        and isinstance(feed, Indexed)
+        and feed.source.reads_batches
+        and not (find_executor(draft.site.kind).remote and feed.source.stays)
+    )
+    draft.hopeful = any(one.op.calls_user for steps in (draft.steps, *(s.steps for s in chain)) for one in steps)
+    draft.steps.append(step)
+    how = "as one read of the source" if draft.block_read else "where the samples are"
+    reason = f"{step.op.label} is made by the worker, {how}"
+    if draft.hopeful:
+        reason += "; should a function skip a sample, batches are cut in the order of delivery from there on"
+    draft.reasons.append(reason)
+    return draft
 
 
 def why_not_fused(draft: Draft, op: Op[Any, Any], place: tuple[Site, int]) -> str | None:

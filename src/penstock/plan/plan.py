@@ -8,7 +8,7 @@ some order (`Indexed`), a stream (`Streamed`), or other stages brought together 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.executors.executor import Pool
@@ -16,7 +16,18 @@ from penstock.ops.joint import Joint, Length
 from penstock.ops.op import Effect, Op, Order, joint_of
 from penstock.sources.source import Composite, IndexedSource, StreamSource
 
-__all__ = ["Feed", "Indexed", "Joined", "Plan", "Site", "Stage", "Step", "Streamed", "straight_before"]
+__all__ = [
+    "Feed",
+    "Indexed",
+    "Joined",
+    "Plan",
+    "Site",
+    "Stage",
+    "Step",
+    "Streamed",
+    "chain_before",
+    "straight_before",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,18 @@ def straight_before(feed: Feed) -> Stage | None:
     return None
 
 
+def chain_before(feed: Feed) -> list[Stage] | None:
+    """The stages between a feed and the indexed source of its samples; None if a joint or a stream is there."""
+    chain: list[Stage] = []
+    while not isinstance(feed, Indexed):
+        before = straight_before(feed)
+        if before is None or before.interleave > 1:
+            return None
+        chain.append(before)
+        feed = before.feed
+    return chain
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """A run of ops in one place, fused into one program."""
@@ -119,8 +142,11 @@ class Stage:
     #: the most calls at once; at most the site's workers
     workers: int
     ordered: bool
-    #: positions per unit of work: the batch size where the worker makes the batches
+    #: samples that go in per unit of work: the batch size where the worker makes the batches
     unit: int = 1
+    #: of a stage that reads an indexed source: the batch op, by its segment, where workers of this stage or of one
+    #: straight behind it make the batches
+    batched: str = ""
     #: how many tickets take turns, one output at a time
     interleave: int = 1
     #: finished chunks kept ready, and if set, finished samples
@@ -140,6 +166,13 @@ class Stage:
     segment: str = ""
     reasons: tuple[str, ...] = ()
 
+    def batched_later(self, segment: str) -> Stage:
+        """The same, where workers of a stage straight behind it make the batches."""
+        before = straight_before(self.feed)
+        if before is None:
+            return replace(self, batched=segment)
+        return replace(self, feed=Joined((before.batched_later(segment),)))
+
     @property
     def expands(self) -> int:
         """How many of its ops make several samples of one."""
@@ -147,8 +180,8 @@ class Stage:
 
     @property
     def groups(self) -> bool:
-        """Whether its workers make the batches, of positions of an indexed source."""
-        return isinstance(self.feed, Indexed) and any(step.op.effect is Effect.REGROUPS for step in self.steps)
+        """Whether its workers make the batches, of samples that no joint has put together."""
+        return self.joint_op is None and any(step.op.effect is Effect.REGROUPS for step in self.steps)
 
     @property
     def depth(self) -> int:

@@ -24,9 +24,19 @@ from penstock.executors.executor import Placement, Pool, worker_count
 from penstock.ops.joint import Joint, Length
 from penstock.ops.op import Effect, Op, added, blocks, group_size, in_own_thread, is_eager, joint_of
 from penstock.ops.renumber import Renumber
-from penstock.plan.draft import Draft, begins_anew, remember, why_not_fused
+from penstock.plan.draft import Draft, batched_in_worker, begins_anew, remember, why_not_fused
 from penstock.plan.lengths import flow_length, lengths
-from penstock.plan.plan import Feed, Indexed, Joined, Plan, Site, Stage, Step, Streamed
+from penstock.plan.plan import (
+    Feed,
+    Indexed,
+    Joined,
+    Plan,
+    Site,
+    Stage,
+    Step,
+    Streamed,
+    chain_before,
+)
 from penstock.plan.positions import Positions, on_positions
 from penstock.plan.reasons import how_dealt, how_drawn, how_read
 from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
@@ -299,8 +309,7 @@ class _Maker:
             raise PlanError(joint.refused)
         why = self._why_not_in_worker(draft, joint, place, later, top)
         if why is None:
-            draft.segment = segment
-            return _batched_in_worker(draft, step, joint)
+            return batched_in_worker(draft, step, joint, segment)
         if joint.carries and not joint.eager and not top:
             raise PlanError(
                 f"{op.label} goes on from one epoch of the loader to the next, but its pipeline is a part of "
@@ -334,22 +343,27 @@ class _Maker:
         """Why a batch cannot be made by the worker that has its samples; None if it can."""
         if not joint.group_size:
             return "it counts samples as they are delivered"
-        if not isinstance(draft.feed, Indexed):
-            return "its samples do not come from an indexed source of the same stage"
         if draft.unit != 1:
             return "its samples are batches themselves"
-        for step in draft.steps:
-            if step.op.effect is not Effect.KEEPS and step is not draft.cached:
+        before = chain_before(draft.feed)
+        if before is None:
+            return "its samples do not come straight from an indexed source"
+        steps = [step for stage in before for step in stage.steps] + draft.steps
+        cached = [stage.steps[stage.cache_step] for stage in before if stage.cache_step is not None]
+        for step in steps:
+            if step.op.effect is not Effect.KEEPS and step is not draft.cached and step not in cached:
                 return f"{step.op.label} varies the count"
             if step.op.may_skip:
                 return f"{step.op.label} may skip samples"
-        if not draft.ordered:
-            return "the stage does not keep the order"
+        if not (draft.ordered and all(stage.in_order for stage in before)):
+            return "a stage before it does not keep the order"
+        if before and joint.group_size == 1:
+            return "a batch of one is no work"
         if place[0] is not draft.site:
             return "it runs in another place"
         if self.options.wary:
             return "a sample has been skipped"
-        if any(step.op.calls_user for step in draft.steps):
+        if any(step.op.calls_user for step in steps):
             if not top:
                 return "its pipeline is part of another, and a function may skip a sample"
             if any(joint_of(step.op) is not None for step in later):
@@ -411,6 +425,7 @@ class _Maker:
             workers=draft.workers,
             ordered=draft.ordered and (draft.workers == 1 or draft.hopeful or not self.loose),
             unit=draft.unit,
+            batched=draft.batched,
             interleave=draft.interleave,
             bound_tickets=max(per_worker * draft.workers, draft.interleave + 1),
             bound_samples=draft.ahead if draft.ready is None and not draft.steps else draft.ready,
@@ -422,27 +437,6 @@ class _Maker:
             segment=draft.segment,
             reasons=tuple(draft.reasons),
         )
-
-
-def _batched_in_worker(draft: Draft, step: Step, joint: Joint) -> Draft:
-    """`draft` with its batches made where the samples are, and tickets of whole batches."""
-    feed = draft.feed
-    draft.unit = joint.group_size
-    draft.block_read = (
-        not draft.steps
-        and joint.one_read
-        and isinstance(feed, Indexed)
-        and feed.source.reads_batches
-        and not (find_executor(draft.site.kind).remote and feed.source.stays)
-    )
-    draft.hopeful = any(one.op.calls_user for one in draft.steps)
-    draft.steps.append(step)
-    how = "as one read of the source" if draft.block_read else "where the samples are"
-    reason = f"{step.op.label} is made by the worker, {how}"
-    if draft.hopeful:
-        reason += "; should a function skip a sample, batches are cut in the order of delivery from there on"
-    draft.reasons.append(reason)
-    return draft
 
 
 def _shards_ordered_by(steps: list[Step]) -> Step | None:

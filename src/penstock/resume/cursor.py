@@ -99,10 +99,14 @@ Came = tuple[int, Lot, int]
 class FromParts:
     """The origin of a ticket whose inputs came from other stages."""
 
-    __slots__ = ("_came", "_depth", "_edge_depth", "_places")
+    __slots__ = ("_came", "_depth", "_edge_depth", "_grouped", "_places")
 
-    def __init__(self, places: Sequence[Place], came: Sequence[Came], depth: int, edge_depth: int) -> None:
+    def __init__(
+        self, places: Sequence[Place], came: Sequence[Came], depth: int, edge_depth: int, grouped: bool = False
+    ) -> None:
         self._places = places
+        #: workers put the inputs together into batches
+        self._grouped = grouped
         self._came = came
         #: ops of this stage that make several samples of one, and ops since the feed that do
         self._depth = depth
@@ -112,7 +116,7 @@ class FromParts:
         return self.behind(input_of(place, self._depth)).partly(place, self._edge_depth)
 
     def behind(self, of: Place) -> Cursor:
-        key = key_of(of)
+        key = key_of(of[-1] if self._grouped else of)
         number = next(number for number, one in enumerate(self._places) if key_of(one) == key)
         offset, lot, first = next(one for one in reversed(self._came) if one[0] <= number)
         return lot.cursor_at(first + number - offset)

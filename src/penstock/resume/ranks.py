@@ -213,14 +213,14 @@ class _Union:
         self, stage: Stage, edges: list[Edge | None], ranks: list[RankState | None], ended: bool
     ) -> Edge:
         held = [one for edge in edges if edge is not None for one in edge.held()]
-        if isinstance(stage.feed, Indexed) and stage.unit == 1 and not stage.groups:
+        if isinstance(stage.feed, Indexed) and not stage.batched:
             front, more = self._source(stage, edges, ranks, ended)
         elif isinstance(stage.feed, Indexed):
             inner = [self._inner(edge) for edge in edges]
             front, more = self._source(stage, inner, ranks, ended)
             more += [one for edge in inner if edge is not None for one in edge.held()]
             owed = Owed.of(more[self.deals.rank :: self.deals.world])
-            front, more = Front(joint=stage.segment, inputs=[InputState(self.epoch, Edge(front, owed))]), []
+            front, more = Front(joint=stage.batched, inputs=[InputState(self.epoch, Edge(front, owed))]), []
         else:
             front, more = self._joint(stage, edges, ranks, ended), []
         dealt = (held + more)[self.deals.rank :: self.deals.world]
