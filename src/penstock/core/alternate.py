@@ -236,7 +236,7 @@ class Alternating(Outlet):
             if number is not None and number < 0:
                 self._reached = max(self._reached, _reserved(number))
             if self._lost:
-                for place in sorted(place for place in self._lost if place <= self._reached or self._all_in):
+                for place in sorted(place for place in self._lost if place <= self._reached):
                     out.losses += [loss._replace(before=len(out.samples)) for loss in self._lost.pop(place)]
             if number is None:
                 return None  # its ticket is made again, and on its way
@@ -256,11 +256,6 @@ class Alternating(Outlet):
                 return ticket if ticket.chunks else None
             del self._tickets[number]
             self._slots[self._turn] = self._next_place()
-
-    @property
-    def _all_in(self) -> bool:
-        """Every ticket there is has, or had, a slot."""
-        return self._ended and not self._queue
 
     def _had_slot(self, number: int) -> None:
         ticket = self._tickets[number].ticket
