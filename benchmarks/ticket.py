@@ -83,25 +83,25 @@ async def in_order_async(n: int) -> int:
 
 
 class Executor:
-    """The bare side: a pool that is up already."""
+    """The bare side. Both sides start their workers in every run.
+
+    A loader that is kept would make a part of its next epoch while the other side runs, at the other's expense.
+    """
 
     def __init__(self, fn: Callable[[int], int], n: int, workers: int) -> None:
-        self.fn, self.n, self.ahead = fn, n, 2 * workers
-        self.pool = ThreadPoolExecutor(workers)
+        self.fn, self.n, self.workers = fn, n, workers
 
     def __call__(self) -> int:
-        return sum(in_order(self.pool, self.fn, self.n, self.ahead))
+        with ThreadPoolExecutor(self.workers) as pool:
+            return sum(in_order(pool, self.fn, self.n, 2 * self.workers))
 
 
 class Ours:
-    """A loader whose workers are up already."""
-
     def __init__(self, fn: Any, n: int, workers: int) -> None:
-        self.loader = ps.from_sequence(range(n)).map(fn, workers=workers).loader()
-        self.tickets = 0
+        self.data = ps.from_sequence(range(n)).map(fn, workers=workers)
 
     def __call__(self) -> int:
-        return sum(self.loader)
+        return sum(self.data)
 
 
 def cpu_ratios(bench: Bench, ours: Callable[[], int], bare: Callable[[], int]) -> list[float]:
@@ -124,7 +124,7 @@ def cpu_ratios(bench: Bench, ours: Callable[[], int], bare: Callable[[], int]) -
 
 
 def calls_per_ticket(fn: Callable[[int], int], workers: int, n: int) -> float:
-    """Python and C calls of all threads per sample, without the function and what it calls."""
+    """Python and C calls of all threads per sample, without those of the function, and without the start."""
     counts: dict[int, int] = {}
 
     def count(frame: Any, event: str, arg: Any) -> None:
@@ -132,26 +132,25 @@ def calls_per_ticket(fn: Callable[[int], int], workers: int, n: int) -> float:
             ident = threading.get_ident()
             counts[ident] = counts.get(ident, 0) + 1
 
+    def calls(run: Callable[[], object]) -> int:
+        counts.clear()
+        run()
+        return sum(counts.values())
+
     threading.setprofile(count)
     sys.setprofile(count)
     try:
-        with ps.from_sequence(range(n)).map(fn, workers=workers).loader() as loader:
-            sum(loader)
-            counts.clear()
-            sum(loader)
-            total = sum(counts.values())
-        counts.clear()
-        fn(0)
-        own = sum(counts.values())
+        short, long = (calls(Ours(fn, length, workers)) for length in (n // 2, n))
+        own = calls(lambda: fn(0)) - 1
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
-    return total / n - own
+    return (long - short) / (n - n // 2) - own
 
 
 def main() -> None:
     bench = Bench("ticket", __doc__)
-    n = bench.size(4_000, 400)
+    n = bench.size(16_000, 400)
     work = numpy_work()
     bench.limit(
         "64 waits on threads: CPU of a bare pool",
@@ -165,7 +164,7 @@ def main() -> None:
         below=2.0,
         unit="x",
     )
-    few = n // 4
+    few = n // 16
     bench.limit(
         "4 threads of numpy: CPU of a bare pool",
         cpu_ratios(bench, Ours(work, few, THREADS), Executor(work, few, THREADS)),
