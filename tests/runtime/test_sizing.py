@@ -73,7 +73,7 @@ def test_small_samples_of_many_waiting_workers_go_together():
 
 
 def test_tickets_of_many_workers_hold_one_sample_until_each_has_made_many():
-    assert many(100, times=64 * 16).size == 1
+    assert many(100, times=64 * 7).size == 1
 
 
 @for_each("unit_bytes", [40_000, 10**9, float("inf")])

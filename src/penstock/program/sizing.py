@@ -37,7 +37,7 @@ _LONG_S, _LONG_BYTES = 0.004, 1024 * 1024
 #: what it may take more for each worker beside it, and at the most, if its samples have no more bytes than this
 _PER_WORKER_S, _LONGEST_S, _SMALL_BYTES = 0.0005, 0.032, 64 * 1024
 #: such tickets have at most this part of the samples that each worker has made
-_EARLY = 16
+_EARLY = 4
 
 #: batches that are one read each go together up to so many, or as many as have so few bytes: their memory should
 #: still be in the cache when it is used again
