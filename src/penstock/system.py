@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +19,13 @@ def at_fork(**hooks: Callable[[], Any]) -> None:
 
 
 class _ThisProcess:
-    """Which process this is, without a system call."""
+    """Which process this is, and which is its main thread, without a system call."""
 
-    __slots__ = ("pid",)
+    __slots__ = ("main_thread", "pid")
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.main_thread = threading.main_thread().ident
 
 
 process = _ThisProcess()

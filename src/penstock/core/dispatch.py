@@ -38,6 +38,8 @@ class Dispatch:
     inline: bool
     #: the loader ends with this epoch, the last one
     once: bool
+    #: it is closed, or workers that it runs on are
+    shut: bool = False
     last_epoch: float
     closing: threading.Event
     #: finds the number of workers where the user has left that open
@@ -151,6 +153,7 @@ class Dispatch:
 
     def crew_closed(self) -> None:
         """A pool was closed under the loader."""
+        self.shut = True
         self._wake_reader()
 
     def rouse(self) -> None:

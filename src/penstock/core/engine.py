@@ -435,7 +435,7 @@ class Engine(Dispatch):
 
     def abandon(self) -> None:
         """End without waiting or locking."""
-        self.closed = True
+        self.closed = self.shut = True
         self._meter.stop()
         abandoned(self.crews, self.closing, self.blocks, weakref.ref(self))
 
@@ -462,7 +462,7 @@ class Engine(Dispatch):
         self.exiting = quiet
         try:
             with LOCK:
-                self.closed = True
+                self.closed = self.shut = True
                 self._meter.stop()
                 self.closing.set()
                 garbage = self._resettle()

@@ -250,7 +250,7 @@ class Loader(Views, Adapters[T]):
         samples: list[Any] = chunk.samples
         places = chunk.places
         count = len(samples)
-        counters.samples += weights(places)
+        counters.samples += count if type(places) is range else weights(places)
         counters.batches += count
         if counters.startup_s is None:
             observer.first_came(self.stats(), places)

@@ -142,9 +142,12 @@ class InOrder(Outlet):
         self._follow()
 
     def pop_together(self, most: int) -> Chunk | None:
-        chunk = self.pop()
         ready = self.ready
-        if chunk is None or not ready or chunk.failure is not None or len(chunk.samples) >= _FEW:
+        if not ready:
+            return None
+        self.held -= 1
+        chunk = ready.popleft()
+        if not ready or chunk.failure is not None or len(chunk.samples) >= _FEW:
             return chunk
         origin, redo, places = chunk.origin, chunk.redo, chunk.places
         if type(places) is not range or chunk.losses:

@@ -79,8 +79,12 @@ class Reader:
         chunk = self._at_hand(run) if run.root.outlet.ready else None
         if chunk is not None:
             return chunk
+        self.nested = crew = getattr(HERE, "crew", None)
+        nested = None if crew is None else _Nested(crew)
+        ident = get_ident()
+        self.inside.add(ident)
         began: float | None = None
-        with _Nested(self) as nested:
+        try:
             while True:
                 if self.staged:
                     self.turn()
@@ -92,7 +96,8 @@ class Reader:
                     began = perf_counter()
                     engine.counters.wait_begins(began)
                 if found is not None:
-                    nested.works()
+                    if nested is not None:
+                        nested.works()
                     execute(found[0], self, inline=found[1])
                 elif engine.openings:
                     self._start()  # with nothing to read, there is time for that
@@ -100,6 +105,13 @@ class Reader:
                     self._wait(run, began, timeout_s)
                     if len(self.inside) > 1:
                         self.unpark()  # it may have been meant for the other one
+        finally:
+            if nested is not None:
+                nested.works()
+            self.hungry = False
+            self.inside.discard(ident)
+            if self.inside:
+                self.unpark()
         engine.counters.wait_ends(perf_counter())
         return chunk
 
@@ -118,7 +130,9 @@ class Reader:
             engine.unsettled = False
         return chunk
 
-    def _looked(self, run: Run, nested: _Nested) -> tuple[bool, Chunk | None, tuple[Job | Pull, bool] | None]:
+    def _looked(
+        self, run: Run, nested: _Nested | None
+    ) -> tuple[bool, Chunk | None, tuple[Job | Pull, bool] | None]:
         """Whether there is nothing to wait for, and the next chunk, if it is not the end; or a ticket to run here.
 
         Under the lock. The bookkeeping stays unsettled while the reader has tickets in hand, its own or those
@@ -134,14 +148,14 @@ class Reader:
                 return True, chunk, None
             if engine.fault is not None:
                 raise engine.fault
-            if not engine.exiting:
+            if engine.shut and not engine.exiting:
                 engine.check_open()
             if run.ended or run.root.over:
                 engine.unsettled = False
                 return True, None, None
-            nested.waits()
-            found = self._own_job(run)
-            if found is not None:
+            if nested is not None:
+                nested.waits()
+            if (engine.reader_works or nested is not None) and (found := self._own_job(run)) is not None:
                 self.waiting = False
                 return False, None, found
             if run.root.outlet.ready or run.root.over:
@@ -163,7 +177,7 @@ class Reader:
     def _popped(self, run: Run) -> Chunk | None:
         """The next chunk of the epoch, if it is there."""
         root = run.root
-        chunk = root.pop()
+        chunk = root.pop() if root.outlet.ready else None
         if chunk is not None and not root.plain:
             root.refill()
         return chunk
@@ -171,8 +185,6 @@ class Reader:
     def _own_job(self, run: Run) -> tuple[Job | Pull, bool] | None:
         """A ticket for the reader itself, and whether it is inline."""
         engine = self.engine
-        if not engine.reader_works and self.nested is None:
-            return None
         for crew in engine.crews.values():
             inline = crew.executor.inline
             if crew.executor.asynchronous:
@@ -190,6 +202,8 @@ class Reader:
         """Look for a few tickets for which workers are to be started."""
         engine = self.engine
         for crew in engine.crews.values():
+            if len(crew.workers) >= crew.size:
+                continue
             while len(engine.openings) < _BURST and (job := crew.opening()) is not None:
                 engine.openings.append(job)
 
@@ -205,7 +219,8 @@ class Reader:
     def _wait(self, run: Run, began: float, timeout_s: float | None) -> None:
         """Park until something changes, a call runs out of time, or the batch does."""
         engine = self.engine
-        LOCK_PROBE.try_if_due(busy=False)
+        if began >= LOCK_PROBE.idle_due:
+            LOCK_PROBE.try_if_due(busy=False)
         # Set before the deadlines are read: a call that begins meanwhile sees it, or is seen here.
         self.until = inf
         batch = inf if timeout_s is None else began + timeout_s
@@ -254,43 +269,28 @@ class Reader:
 
 
 class _Nested:
-    """Keeps count of the workers that wait for a pipeline inside a function of another.
+    """A worker that reads another pipeline inside its function: it is counted while it waits there.
 
     Such a worker may be the only one that could make the batch it waits for, so its reader runs
     tickets of its own loader: on its own crew when nobody is idle there, and on another crew when
     workers of that one wait in the same way. A crew whose workers all work will come to the ticket.
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.crew: Crew | None = getattr(HERE, "crew", None)
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
         self.counted = False
-        self._ident = get_ident()
-
-    def __enter__(self) -> _Nested:
-        self.reader.nested = self.crew
-        self.reader.inside.add(self._ident)
-        return self
 
     def waits(self) -> None:
         """The worker has nothing to do but wait. Called under the lock."""
-        crew = self.crew
-        if crew is None or self.counted:
+        if self.counted:
             return
         self.counted = True
-        crew.reading += 1
-        for client in crew.clients:
+        self.crew.reading += 1
+        for client in self.crew.clients:
             client.wake_nested_reader()
 
     def works(self) -> None:
-        if self.crew is not None and self.counted:
+        if self.counted:
             with LOCK:
                 self.counted = False
                 self.crew.reading -= 1
-
-    def __exit__(self, *exc: object) -> None:
-        self.works()
-        self.reader.hungry = False
-        self.reader.inside.discard(self._ident)
-        if self.reader.inside:
-            self.reader.unpark()

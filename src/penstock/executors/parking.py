@@ -21,6 +21,8 @@ from math import inf
 from time import monotonic
 from typing import Protocol
 
+from penstock import system
+
 __all__ = ["LockSpot", "Spot", "at_a_time", "is_staged", "new_spot", "use"]
 
 #: The main thread waits for at most this long at a time. A signal interrupts a wait that has begun; one that
@@ -30,7 +32,7 @@ _SIGNALS_S = 0.5
 
 def at_a_time(timeout_s: float) -> float:
     """How much of `timeout_s` the calling thread may wait before it must run, so that signals are noticed."""
-    if timeout_s <= _SIGNALS_S or threading.get_ident() != threading.main_thread().ident:
+    if timeout_s <= _SIGNALS_S or threading.get_ident() != system.process.main_thread:
         return timeout_s
     return _SIGNALS_S
 
@@ -61,11 +63,13 @@ class LockSpot:
         self._lock.acquire()
 
     def park(self, timeout_s: float | None = None) -> bool:
-        until = inf if timeout_s is None else monotonic() + timeout_s
-        left_s = inf if timeout_s is None else timeout_s
+        until = left_s = inf
+        if timeout_s is not None:
+            left_s = min(max(timeout_s, 0), threading.TIMEOUT_MAX)
+            until = monotonic() + left_s
         while True:
             wait_s = at_a_time(left_s)
-            if self._lock.acquire(timeout=-1 if wait_s == inf else min(max(wait_s, 0), threading.TIMEOUT_MAX)):
+            if self._lock.acquire(timeout=-1 if wait_s == inf else wait_s):
                 return True
             if wait_s == left_s:
                 return False  # all of it was waited for: no need to ask the clock, which stands still in some tests

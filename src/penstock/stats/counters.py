@@ -188,10 +188,11 @@ class ReaderCounters:
 
     def wait_ends(self, now: float) -> None:
         """It has got something, or nothing will come; nothing happens if it did not wait."""
-        self.wait_s = self.waited_s(now)
         since, self._since = self._since, None
-        if self.witness is not None and since is not None:
-            self.witness.waited(since, now)
+        if since is not None and now > since:
+            self.wait_s += now - since
+            if self.witness is not None:
+                self.witness.waited(since, now)
 
     def waited_s(self, now: float) -> float:
         """Seconds that it has waited, the wait under way included."""

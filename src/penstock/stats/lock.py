@@ -34,14 +34,16 @@ _WORTH_A_TRY = 0.1
 class LockProbe:
     """What the tries of all readers of this process have shown."""
 
-    __slots__ = ("_busy_s", "_cpu_s", "_last", "_looked", "tries", "wait_s")
+    __slots__ = ("_busy_s", "_cpu_s", "_looked", "idle_due", "tries", "wait_s")
 
     def __init__(self) -> None:
         self.tries = 0
         #: seconds that the tries took, beyond the nap itself
         self.wait_s = 0.0
-        #: when it was last tried; when a reader last looked whether this process is busy, and its CPU time then
-        self._last = self._looked = self._cpu_s = 0.0
+        #: from when on a reader that has nothing to read tries
+        self.idle_due = 0.0
+        #: when a reader last looked whether this process is busy, and its CPU time then
+        self._looked = self._cpu_s = 0.0
         self._busy_s = _FIRST_BUSY_S
 
     def begin(self) -> None:
@@ -51,7 +53,7 @@ class LockProbe:
     def try_if_due(self, *, busy: bool) -> None:
         """Called by readers: `busy` if there is something to read."""
         now = perf_counter()
-        if now < (self._looked + self._busy_s if busy else self._last + _EVERY_S):
+        if now < (self._looked + self._busy_s if busy else self.idle_due):
             return
         cpu_s = process_time()
         crowded = cpu_s - self._cpu_s > _WORTH_A_TRY * (now - self._looked)
@@ -60,7 +62,7 @@ class LockProbe:
             return
         if busy:
             self._busy_s = min(_LONGER * self._busy_s, _EVERY_BUSY_S)
-        self._last = now
+        self.idle_due = now + _EVERY_S
         delay_s = run_delay_s()
         began = perf_counter()
         sleep(_NAP_S)
