@@ -349,13 +349,22 @@ def test_ops_that_ride_together_are_told_apart():
     assert "71 %   p50 1 ms, p95 20 ms, p99 20 ms" in line
 
 
+def test_ops_have_no_share_in_time_between_timed_calls_in_which_no_cpu_was_free():
+    # Beside two busy programs, pure Python in processes: of each second no CPU was free in 0.73.
+    delays = {"stage.python+batch.timed_delay_s": 7.3}
+    stats = counters() | stage("python+batch", 0.99) | op("python+batch", "python", 0.56) | delays
+    stats |= op("python+batch", "batch", 0.01)
+    found = verdict([Facts("python+batch", ops=("python", "batch"))], stats)
+    assert [one.share for one in found.stages[0].ops] == pytest.approx([56 / 57, 1 / 57])
+
+
 def test_the_one_op_that_takes_all_time_is_named_unless_the_stage_is_called_after_it():
     timed = op("decode+batch", "decode", 0.98)
     stats = counters() | stage("decode+batch", 0.99) | timed
     part = Facts("decode+batch", ops=("from_files", "decode", "batch"))
     assert "Of the stage's time, decode takes 98 %." in verdict([part], stats).advice
     stats = counters() | stage("decode", 0.99) | op("decode", "decode", 0.98)
-    assert "Of its time" not in verdict([Facts("decode", ops=("from_files", "decode"))], stats).advice
+    assert "Of the stage's time" not in verdict([Facts("decode", ops=("from_files", "decode"))], stats).advice
 
 
 def test_an_op_without_a_share_worth_a_word_is_not_said_to_limit():
