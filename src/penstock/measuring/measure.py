@@ -115,7 +115,7 @@ def measure(
 
 def at_rate(batches: int, seconds: float) -> str:
     """How many batches have come, and how fast, for the bar."""
-    return f"{batches} batches, {per_second(batches / seconds) if seconds > 0 else 'begun'}"
+    return f"{batches} batch{'es' * (batches != 1)}, {per_second(batches / seconds) if seconds > 0 else 'begun'}"
 
 
 class _Seen:
