@@ -135,6 +135,12 @@ def emulate(browser, scheme="light", width=1280):
     )
 
 
+def test_numbers_are_rounded_without_an_exponent(browser, run):
+    opened(browser, run)
+    shown = browser.execute_script("return [0.25, 0.0123, 123].map(ms).concat([99.7, 3.14, 999_960].map(number))")
+    assert shown == ["250 ms", "12 ms", "120 s", "100", "3.1", "1000 k"]
+
+
 def test_the_figures_follow_the_run_and_the_verdict_is_shown(browser, run):
     opened(browser, run)
     before = figure(browser, "samples")
