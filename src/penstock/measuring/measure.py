@@ -101,6 +101,7 @@ def measure(
     with pipeline.loader(**loader_options) as loader:
         try:
             seen = _Seen(seconds, most, bar)
+            bar.show(0.0, lambda: "waits for the first batch")
             for _, batch in loader.steps(most):
                 if not seen.take(batch):
                     break  # before its step: the first batch counts as none, and its step as one
