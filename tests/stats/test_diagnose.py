@@ -141,6 +141,26 @@ def test_threads_that_hold_the_lock_while_they_wait_for_a_cpu_are_named(run):
     assert "hold the interpreter lock" in found.advice
 
 
+#: the same where the run gets all CPU time that it wants: tries, those that found the lock held, and what they took
+FED = [(17, 4, 0.0068), (18, 8, 0.0063), (24, 3, 0.0059), (25, 5, 0.0085)]
+
+
+@for_each("tries, held, wait_s", FED)
+def test_threads_that_hold_the_lock_in_few_of_the_tries_are_named(tries, held, wait_s):
+    lock = {"lock_tries": tries, "lock_held": held, "lock_wait_s": wait_s}
+    stats = counters(samples=4000, wait=0.01, cores=0.9, batch=1) | stage("python", 0.5, room=0.5, cpu=0.8)
+    found = verdict([Facts("python")], stats | lock, cores=2)
+    assert found.limiting == "python"
+    assert found.expected_gain == pytest.approx(2.0, rel=0.2)
+
+
+@for_each("tries, held, wait_s", [(17, 1, 0.0059), (17, 2, 0.0072), (60, 3, 0.0090)])
+def test_tries_that_something_else_held_up_are_no_held_lock(tries, held, wait_s):
+    lock = {"lock_tries": tries, "lock_held": held, "lock_wait_s": wait_s}
+    stats = counters(samples=4000, wait=0.01, cores=0.9, batch=1) | stage("sort", 0.5, room=0.5, cpu=0.8)
+    assert verdict([Facts("sort")], stats | lock, cores=2).limiting == LOOP
+
+
 def test_a_stage_that_sleeps_does_not_hold_the_lock_however_long_it_waits_for_a_cpu():
     stats = counters(wait=0.5, cores=0.9, lock_ms=5.0) | stage("download", 0.99, cpu=0.02) | busy_neighbours(2.0)
     delays = {
