@@ -1,8 +1,8 @@
 """Does prefetch(n) ever slow a pipeline down?
 
-Each pipeline with prefetch(n) behind it against the same pipeline without, for one epoch with its start. The ratio of
-the rates is to be at least 0.95, the noise of a run. `prefetch(n)` keeps up to n finished batches ready; work in
-flight comes on top of that.
+Each pipeline with prefetch(n) behind it against the same pipeline without, for one epoch, its start included.
+The ratio of the rates is to be at least 0.95, the noise of a run. `prefetch(n)` keeps up to n finished batches
+ready; work in flight comes on top of that.
   16 threads that wait 5 ms, with prefetch(2)
   three cheap maps on 4 threads, with prefetch(4), in batches of 64 and sample by sample
   two processes that decode nothing, with prefetch(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from time import monotonic
@@ -46,5 +47,13 @@ class Bar:
     def _draw(self, share: float | None, told: Callable[[], str], end: str = "") -> None:
         done = "" if share is None else f"[{'#' * int(_LETTERS * min(share, 1.0)):<{_LETTERS}}]"
         line = " ".join(filter(None, [self._what, done, told()]))
-        self._out.write(f"\r{line}\x1b[K{end}")
+        # A line that is broken could not be drawn again.
+        self._out.write(f"\r{line[: _columns(self._out) - 1]}\x1b[K{end}")
         self._out.flush()
+
+
+def _columns(out: TextIO) -> int:
+    try:
+        return os.get_terminal_size(out.fileno()).columns or 80
+    except (AttributeError, OSError, ValueError):  # it says that it is a terminal
+        return 80

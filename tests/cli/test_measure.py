@@ -14,7 +14,7 @@ def decode(x):
     return x
 
 def breaks(x):
-    raise ValueError("bad pixel")
+    raise ValueError("bad pixel \\x1b[2J")
 
 def leaves(x):
     raise SystemExit(0)
@@ -85,7 +85,7 @@ def test_an_error_of_the_users_function_is_told_without_a_traceback(cli, project
     done = cli("measure", "train:broken")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "penstock measure: ValueError: bad pixel" in done.stderr
+    assert "penstock measure: ValueError: bad pixel ?[2J\n" in done.stderr
     assert "train.py:10, in breaks" in done.stderr
     assert "sample 0" in done.stderr
     assert "--debug" in done.stderr

@@ -12,7 +12,7 @@ from tests.views.conftest import runtime
 
 import penstock as ps
 from penstock.cli.board import board
-from penstock.cli.screen import Screen
+from penstock.cli.screen import _ASCII, Screen
 from penstock.dashboard.client import look
 from penstock.dashboard.notices import Notice
 
@@ -150,7 +150,17 @@ def test_what_does_not_go_together_is_refused(cli_here):
     assert cli_here("top", "--web", "--json").returncode == 2
 
 
-@for_each("width", [60, 80, 100])
+def test_a_narrow_screen_without_unicode_still_shows_names_and_advice(loader):
+    shot = loader._dashboard.feed.snapshot()
+    shot["stages"][0] |= {"label": "decode+augment"}
+    shot["verdict"] |= {"advice": "2 → 4 workers"}
+    text = "\n".join(board(Screen(io.StringIO(), False, 60, _ASCII), shot))
+    assert "decode+augment" in text
+    assert "training loop" in text
+    assert "2 -> 4 workers" in text
+
+
+@for_each("width", [60, 75, 76, 80, 100])
 def test_no_line_is_wider_than_the_screen_and_none_has_an_escape_of_the_users(width, loader):
     shot = loader._dashboard.feed.snapshot()
     shot["stages"][0] |= {"label": "a\x1b[2J" + "very_long_name" * 9, "capacity": None, "limits": True}

@@ -1,8 +1,13 @@
 """ps.measure, pipeline.constant, ps.compare and loader(report_s=), over real runs."""
 
+import fcntl
 import json
 import logging
+import os
 import pickle
+import pty
+import struct
+import termios
 import time
 
 import numpy as np
@@ -111,6 +116,16 @@ def test_a_bar_is_drawn_on_a_terminal_and_leaves_no_trace():
     assert "measuring [############            ] 10 batches, 5/s" in screen.text
     bar.erase()
     assert screen.text.endswith("\r\x1b[K")
+
+
+def test_a_bar_is_no_longer_than_a_line_of_the_terminal():
+    own, ends = pty.openpty()
+    fcntl.ioctl(ends, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    with os.fdopen(ends, "w") as screen:
+        Bar("measuring", out=screen).show(1.0, lambda: at_rate(1_000_000, 2.0))
+    drawn = os.read(own, 1000).decode()
+    os.close(own)
+    assert drawn == f"\rmeasuring [{'#' * 24}] 10\x1b[K"
 
 
 def test_no_bar_is_drawn_anywhere_else():

@@ -13,7 +13,7 @@ from tests.runtime.process_helpers import await_true
 import penstock as ps
 
 LOADER_KEYS = {"samples", "batches", "epoch", "running_s", "wait_s", "wait_share", "errors", "stuck"}
-LOADER_KEYS |= {"startup_s", "open_s", "cpu_s", "lock_tries", "lock_wait_s", "deaths"}
+LOADER_KEYS |= {"startup_s", "open_s", "cpu_s", "lock_tries", "lock_held", "lock_wait_s", "deaths"}
 TIMES = ("working_s", "waiting_input_s", "waiting_room_s")
 STAGE_KEYS = {*TIMES, "cpu_s", "loop_s", "reading_s", "occupancy", "samples", "workers"}
 STAGE_KEYS |= {

@@ -302,6 +302,20 @@ def test_cpus_that_stages_of_a_given_number_need_are_not_given_away():
     assert tuner.settled == "the stages use 1.5 of 4 CPUs and wait for 1.5 more"
 
 
+@for_each(
+    "given, why", [((), "more workers made it no faster"), ((1.0,), "a stage whose number is given limits it")]
+)
+def test_a_stage_is_blamed_for_its_given_number_only_if_there_is_one(given, why):
+    # The four workers of the place that is tuned have time to spare, and still the loop waits.
+    tuner = Tuner([256], 4.0)
+    tuner.workers = [4]
+    nothing = (0.0,) * (1 + len(given))
+    tuner.look(Seen(0.0, 0, nothing, nothing, nothing, 0.0))
+    tuner.look(Seen(1.0, 50, (0.5, *given), nothing, nothing, 0.9))
+
+    assert (tuner.workers, tuner.settled) == ([4], why)
+
+
 def test_workers_that_were_asleep_and_now_compute_become_fewer():
     tuner = Tuner([256], 2.0)
     seen = Seen(0.0, 0, (0.0,), (0.0,), (0.0,), 0.0)

@@ -202,8 +202,13 @@ def test_a_pipeline_shows_its_stages():
     data = ps.from_sequence(range(10)).map(str, workers=2, name="<text>").batch(2)
     html = parsed(data._repr_html_())
     assert "<text>+batch" in html.text
-    assert "2 thread" in html.text
+    assert "2 threads" in html.text
     assert "map" in html.text
+
+
+def test_workers_that_are_found_in_the_run_are_not_shown_as_so_many():
+    html = parsed(ps.from_sequence(range(10)).map(str, workers="auto")._repr_html_())
+    assert "1 to 256 threads, found while it runs" in html.text
 
 
 def test_a_pipeline_that_cannot_be_planned_says_why():

@@ -141,6 +141,26 @@ def test_threads_that_hold_the_lock_while_they_wait_for_a_cpu_are_named(run):
     assert "hold the interpreter lock" in found.advice
 
 
+#: the same where the run gets all CPU time that it wants: tries, those that found the lock held, and what they took
+FED = [(17, 4, 0.0068), (18, 8, 0.0063), (24, 3, 0.0059), (25, 5, 0.0085)]
+
+
+@for_each("tries, held, wait_s", FED)
+def test_threads_that_hold_the_lock_in_few_of_the_tries_are_named(tries, held, wait_s):
+    lock = {"lock_tries": tries, "lock_held": held, "lock_wait_s": wait_s}
+    stats = counters(samples=4000, wait=0.01, cores=0.9, batch=1) | stage("python", 0.5, room=0.5, cpu=0.8)
+    found = verdict([Facts("python")], stats | lock, cores=2)
+    assert found.limiting == "python"
+    assert found.expected_gain == pytest.approx(2.0, rel=0.2)
+
+
+@for_each("tries, held, wait_s", [(17, 1, 0.0059), (17, 2, 0.0072), (60, 3, 0.0090)])
+def test_tries_that_something_else_held_up_are_no_held_lock(tries, held, wait_s):
+    lock = {"lock_tries": tries, "lock_held": held, "lock_wait_s": wait_s}
+    stats = counters(samples=4000, wait=0.01, cores=0.9, batch=1) | stage("sort", 0.5, room=0.5, cpu=0.8)
+    assert verdict([Facts("sort")], stats | lock, cores=2).limiting == LOOP
+
+
 def test_a_stage_that_sleeps_does_not_hold_the_lock_however_long_it_waits_for_a_cpu():
     stats = counters(wait=0.5, cores=0.9, lock_ms=5.0) | stage("download", 0.99, cpu=0.02) | busy_neighbours(2.0)
     delays = {
@@ -349,13 +369,22 @@ def test_ops_that_ride_together_are_told_apart():
     assert "71 %   p50 1 ms, p95 20 ms, p99 20 ms" in line
 
 
+def test_ops_have_no_share_in_time_between_timed_calls_in_which_no_cpu_was_free():
+    # Beside two busy programs, pure Python in processes: of each second no CPU was free in 0.73.
+    delays = {"stage.python+batch.timed_delay_s": 7.3}
+    stats = counters() | stage("python+batch", 0.99) | op("python+batch", "python", 0.56) | delays
+    stats |= op("python+batch", "batch", 0.01)
+    found = verdict([Facts("python+batch", ops=("python", "batch"))], stats)
+    assert [one.share for one in found.stages[0].ops] == pytest.approx([56 / 57, 1 / 57])
+
+
 def test_the_one_op_that_takes_all_time_is_named_unless_the_stage_is_called_after_it():
     timed = op("decode+batch", "decode", 0.98)
     stats = counters() | stage("decode+batch", 0.99) | timed
     part = Facts("decode+batch", ops=("from_files", "decode", "batch"))
     assert "Of the stage's time, decode takes 98 %." in verdict([part], stats).advice
     stats = counters() | stage("decode", 0.99) | op("decode", "decode", 0.98)
-    assert "Of its time" not in verdict([Facts("decode", ops=("from_files", "decode"))], stats).advice
+    assert "Of the stage's time" not in verdict([Facts("decode", ops=("from_files", "decode"))], stats).advice
 
 
 def test_an_op_without_a_share_worth_a_word_is_not_said_to_limit():

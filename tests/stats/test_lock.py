@@ -35,13 +35,26 @@ def test_a_reader_tries_soon_after_a_loader_has_begun_and_then_less_often(clocks
     probe = LockProbe()
     probe.try_if_due(busy=True)
     waits = [clocks.pass_until_a_try(probe) for _ in range(100)]
-    assert waits == sorted(waits)
-    assert (
-        sum(waits[:20]) < 1.2
-    )  # of so many tries, two or more find the lock held, even where three in four do not
-    assert waits[-1] == pytest.approx(1.0, abs=0.02)
+    # Of so many tries, three or more find the lock held, even where three in four do not.
+    assert sum(waits[:20]) < 1.2
+    assert waits[-1] == pytest.approx(1.0, abs=0.1)
     probe.begin()
     assert clocks.pass_until_a_try(probe) < 0.05
+
+
+def test_tries_meet_all_batches_of_a_burst_alike(clocks, monkeypatch):
+    # The first of four batches comes after a long step, and then the lock is free; else it is held for 2 ms.
+    probe, first = LockProbe(), True
+
+    def nap(seconds):
+        clocks.now += seconds if first else seconds + 0.002
+
+    monkeypatch.setattr(lock, "sleep", nap)
+    for number in range(2000):
+        first = number % 4 == 0
+        clocks.now += 0.008 if first else 0.0005
+        probe.try_if_due(busy=True)
+    assert probe.held / probe.tries == pytest.approx(3 / 4, abs=0.1)
 
 
 def test_a_reader_with_something_to_read_does_not_try_where_the_process_is_idle(clocks):

@@ -1,4 +1,6 @@
-"""Notices of loaders go to a folder of the test."""
+"""Notices of loaders go to a folder of the test; and a browser."""
+
+import shutil
 
 import pytest
 
@@ -12,3 +14,22 @@ def runtime(tmp_path, monkeypatch):
     monkeypatch.delenv("PENSTOCK_DASHBOARD", raising=False)
     monkeypatch.delenv("PENSTOCK_TOKEN", raising=False)
     return folder
+
+
+@pytest.fixture
+def chromium():
+    """Debian's Chromium, without a window."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.fail("there is no chromium or no chromedriver; on Debian: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "window-size=1280,1000"):
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    chromium = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    try:
+        yield chromium
+    finally:
+        chromium.quit()

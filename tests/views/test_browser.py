@@ -1,6 +1,5 @@
 """The page in a real browser: it lives, it can be read by everybody, and it asks nobody but its loader."""
 
-import shutil
 import threading
 from urllib.parse import urlsplit
 
@@ -81,23 +80,10 @@ def run():
 
 
 @pytest.fixture
-def browser():
+def browser(chromium):
     """Chromium; a test that uses it fails if the page writes anything to its console."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.fail("there is no chromium or no chromedriver; on Debian: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "window-size=1280,1000"):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
-        yield browser
-        assert browser.get_log("browser") == []
-    finally:
-        browser.quit()
+    yield chromium
+    assert chromium.get_log("browser") == []
 
 
 def text(browser, css):
@@ -133,6 +119,12 @@ def emulate(browser, scheme="light", width=1280):
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
     )
+
+
+def test_numbers_are_rounded_without_an_exponent(browser, run):
+    opened(browser, run)
+    shown = browser.execute_script("return [0.25, 0.0123, 123].map(ms).concat([99.7, 3.14, 999_960].map(number))")
+    assert shown == ["250 ms", "12 ms", "120 s", "100", "3.1", "1000 k"]
 
 
 def test_the_figures_follow_the_run_and_the_verdict_is_shown(browser, run):

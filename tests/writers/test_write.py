@@ -380,7 +380,7 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path):
         pipeline.write(tmp_path)
 
 
-@for_each("size", [0, -1, 1.5, True, "many", "12", None])
+@for_each("size", [0, -1, 1.5, True, "many", "12", "12QB", None])
 def test_sizes_of_nonsense_are_refused(tmp_path, size):
     with pytest.raises(ps.PlanError, match="shard_size="):
         ps.from_sequence([1]).write(tmp_path, shard_size=size)

@@ -11,9 +11,11 @@ from penstock.stats.report import per_second, percent
 
 __all__ = ["board"]
 
-#: columns of the bar that shows how workers spend their time, of the one that shows what is ready, and of all but
-#: the stage's name
-_SHARES, _READY, _BESIDES = 16, 6, 56
+#: columns of what is neither a bar nor the stage's name
+_FIGURES = 33
+#: columns of the bar of a worker's time and of the one of what is ready, with a space; where the screen is narrow,
+#: names need the room
+_BARS, _NARROW_BARS, _NARROW = (16, 7), (8, 0), 76
 
 _RARE = {"errors": "failed", "deaths": "processes died", "stuck": "calls stuck"}
 
@@ -22,6 +24,8 @@ def board(screen: Screen, shot: Mapping[str, Any]) -> list[str]:
     """The lines for one loader, none wider than the screen; `shot` is what its page would show."""
     separator = f" {screen.glyphs.dot} "
     verdict = shot["verdict"]
+    advice = plain(verdict["advice"]).replace("→", screen.glyphs.arrow)
+    time, ready = _bars(screen)
     head = f"process {shot['pid']}, {shot['state']}"
     title = _cut(plain(shot["title"]), screen.width - len(head) - 2)
     figures = [
@@ -34,17 +38,16 @@ def board(screen: Screen, shot: Mapping[str, Any]) -> list[str]:
     figures += [f"{shot[key]:.0f} {words}" for key, words in _RARE.items() if shot[key]]
     lines = [f"{screen.paint(title, 'bold')}  {head}"]
     lines += textwrap.wrap(separator.join(figures), screen.width)
-    lines += ["", *(screen.paint(line, "bold") for line in textwrap.wrap(plain(verdict["advice"]), screen.width))]
-    names = ("", "workers", "time".ljust(_SHARES), "ready".ljust(_READY + 6), "could do")
+    lines += ["", *(screen.paint(line, "bold") for line in textwrap.wrap(advice, screen.width))]
+    names = ("", "workers", "time".ljust(time), "ready".ljust(ready + 5), "could do")
     lines += ["", screen.paint(_row(screen, False, *names), "dim")]
     lines += [_stage(screen, stage) for stage in shot["stages"]]
     shares = {"working": 1 - shot["wait_share"], "waiting_input": shot["wait_share"], "waiting_room": 0.0}
     could = _could(verdict["loop_capacity"])
     limits = verdict["limiting"] == "training loop"
-    lines.append(_row(screen, limits, "training loop", "", _shares(screen, shares), " " * (_READY + 6), could))
-    if screen.width >= _BESIDES:
-        meanings = [f"{screen.paint(glyph, colour)} {words}" for _, words, glyph, colour in _looks(screen)]
-        lines.append(f"  {'   '.join(meanings)}")
+    lines.append(_row(screen, limits, "training loop", "", _shares(screen, shares), " " * (ready + 5), could))
+    meanings = [f"{screen.paint(glyph, colour)} {words}" for _, words, glyph, colour in _looks(screen)]
+    lines.append(f"  {'   '.join(meanings)}")
     for error in shot["recent_errors"][:1]:
         told = f"last error: {error['op']}, sample {error['sample']}: {error['type']}: {error['message']}"
         lines += ["", screen.paint(_cut(plain(told), screen.width), "red")]
@@ -61,7 +64,9 @@ def plain(text: str) -> str:
 
 
 def _stage(screen: Screen, stage: Mapping[str, Any]) -> str:
-    ready = f"{screen.bar(stage['fill'], _READY, 'blue')} {percent(stage['fill']):>5}"
+    ready = f"{percent(stage['fill']):>5}"
+    if columns := _bars(screen)[1]:
+        ready = f"{screen.bar(stage['fill'], columns - 1, 'blue')} {ready}"
     workers = f"{stage['workers']:.0f} {stage['on']}"
     shares = _shares(screen, stage)
     return _row(screen, stage["limits"], plain(stage["label"]), workers, shares, ready, _could(stage["capacity"]))
@@ -69,14 +74,18 @@ def _stage(screen: Screen, stage: Mapping[str, Any]) -> str:
 
 def _row(screen: Screen, limits: bool, name: str, workers: str, shares: str, ready: str, could: str) -> str:
     """One line of the table. `shares` and `ready` have their width already: colours take no columns."""
-    width = screen.width - _BESIDES
+    width = screen.width - _FIGURES - sum(_bars(screen))
     name = f"{'>' if limits else ' '} {_cut(name, width):{width}}"
     return f"{screen.paint(name, 'bold') if limits else name} {workers:>10}  {shares}  {ready}  {could:>9}"
 
 
 def _shares(screen: Screen, shares: Mapping[str, float | None]) -> str:
     parts = [(shares[key] or 0.0, glyph, colour) for key, _, glyph, colour in _looks(screen)]
-    return screen.stack(parts, _SHARES)
+    return screen.stack(parts, _bars(screen)[0])
+
+
+def _bars(screen: Screen) -> tuple[int, int]:
+    return _BARS if screen.width >= _NARROW else _NARROW_BARS
 
 
 def _looks(screen: Screen) -> list[tuple[str, str, str, str]]:

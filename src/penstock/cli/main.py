@@ -130,8 +130,9 @@ def _never_fail_on_a_character() -> None:
 
 
 def _say(message: str, code: int) -> int:
+    """Write the message without what would change the terminal: those of the user's code may hold anything."""
     sys.stdout.flush()
-    print(message, file=sys.stderr)
+    print("".join(char if char.isprintable() or char in "\n\t" else "?" for char in message), file=sys.stderr)
     return code
 
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.explain import find_pipeline
+from penstock.cli.explain import add_target, find_pipeline
 from penstock.service.server import MODES, Server, serve
 
 if TYPE_CHECKING:
@@ -24,14 +24,12 @@ SUMMARY = "serve a pipeline to training loops on this or other machines"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this command."""
-    parser.add_argument(
-        "target",
-        metavar="module:name",
-        help="a Pipeline, or a function without arguments that returns one, e.g. train:data",
-    )
+    add_target(parser)
     parser.add_argument("--bind", default="tcp://127.0.0.1:5557", metavar="ADDRESS", help="(tcp://127.0.0.1:5557)")
     parser.add_argument("--mode", choices=MODES, default="split", help="who gets which batches (split)")
-    parser.add_argument("--credit", type=int, default=10, help="batches that a client may have ahead (10)")
+    parser.add_argument(
+        "--credit", type=int, default=10, metavar="N", help="batches that a client may have ahead (10)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="decides all random choices (0)")
     parser.add_argument(
         "--ledger", metavar="FILE", help="mode split: keep who was handed what, for a restart; servers may share it"

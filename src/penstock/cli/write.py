@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shard-size", default="256MB", metavar="SIZE", help="samples per shard, or a size such as 256MB (256MB)"
     )
     parser.add_argument("--seed", type=int, default=0, help="decides all random choices (0)")
-    parser.add_argument("--workers", type=int, help="workers for ops that do not say how many")
+    parser.add_argument("--workers", type=int, metavar="N", help="workers for ops that do not say how many")
     parser.add_argument("--overwrite", action="store_true", help="remove what was written before")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 

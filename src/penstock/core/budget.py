@@ -37,8 +37,8 @@ _UNITS = {
 }
 
 
-def parse_bytes(amount: int | str | None) -> int | None:
-    """A number of bytes from ``"2GB"``, ``"512MiB"`` or a plain number.
+def parse_bytes(amount: int | str | None, what: str = "memory=") -> int | None:
+    """A number of bytes from ``"2GB"``, ``"512MiB"`` or a plain number; `what` asks for it.
 
     >>> parse_bytes("2GB"), parse_bytes("1.5 MiB"), parse_bytes(1000), parse_bytes(None)
     (2000000000, 1572864, 1000, None)
@@ -47,7 +47,7 @@ def parse_bytes(amount: int | str | None) -> int | None:
         return None
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", str(amount).lower())
     if match is None or isinstance(amount, bool) or float(match[1]) <= 0:
-        raise PlanError(f"memory= takes a size such as '2GB' or '512MiB', or a number of bytes, got {amount!r}")
+        raise PlanError(f"{what} takes a size such as '2GB' or '512MiB', or a number of bytes, got {amount!r}")
     return int(float(match[1]) * _UNITS[match[2] or ""])
 
 

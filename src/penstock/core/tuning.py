@@ -173,7 +173,8 @@ class Tuner:
         wanted = one_more or self._wanted(window, step)
         if wanted == self.workers:
             full = any(one == most for one, most in zip(self.workers, self._most, strict=True))
-            used_up = _used_up(window, self._cpus) if step < self._step else _OTHERS
+            at_rest = _OTHERS if len(window.places) > len(self.workers) else _NO_FASTER
+            used_up = _used_up(window, self._cpus) if step < self._step else at_rest
             self._settle_on_best(_NO_MORE if full else used_up)
             return
         self._step, self._stepped = step, True
@@ -385,8 +386,9 @@ class Tuning:
             return []
         stages = [self._lanes(crew)[0].stage for crew in self._crews]
         found = [as_code(stage, crew.size) for stage, crew in zip(stages, self._crews, strict=True)]
-        why = self._tuner.settled or "still looking"
-        return ["\n    ".join([f"workers='auto' has found these numbers ({why}); as code:", *found])]
+        why = self._tuner.settled
+        told = f"has found these numbers ({why})" if why else "is still looking; its numbers now"
+        return ["\n    ".join([f"workers='auto' {told}, as code:", *found])]
 
 
 def as_code(stage: Stage, workers: int) -> str:

@@ -101,6 +101,7 @@ def measure(
     with pipeline.loader(**loader_options) as loader:
         try:
             seen = _Seen(seconds, most, bar)
+            bar.show(0.0, lambda: "waits for the first batch")
             for _, batch in loader.steps(most):
                 if not seen.take(batch):
                     break  # before its step: the first batch counts as none, and its step as one
@@ -115,7 +116,7 @@ def measure(
 
 def at_rate(batches: int, seconds: float) -> str:
     """How many batches have come, and how fast, for the bar."""
-    return f"{batches} batches, {per_second(batches / seconds) if seconds > 0 else 'begun'}"
+    return f"{batches} batch{'es' * (batches != 1)}, {per_second(batches / seconds) if seconds > 0 else 'begun'}"
 
 
 class _Seen:

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.plan.plan import Joined, Plan, Stage
 
-__all__ = ["Explanation"]
+__all__ = ["Explanation", "runs_on"]
 
 
 class Explanation(str):
@@ -42,15 +42,20 @@ def _text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
+def runs_on(stage: Stage) -> str:
+    """The workers of a stage, in words."""
+    cap = f", at most {stage.workers} at once" if stage.workers < stage.site.workers else ""
+    return f"{stage.site}{cap}"
+
+
 def _stage_lines(stage: Stage) -> list[str]:
     kept = f"{stage.bound_tickets} tickets"
     if stage.bound_samples is not None:
         kept = f"{stage.bound_samples} samples"
     elif stage.site.auto:
         kept = f"{stage.bound_tickets // stage.workers} tickets per worker"
-    cap = f", at most {stage.workers} at once" if stage.workers < stage.site.workers else ""
     order = "" if stage.ordered else ", in the order of completion"
-    lines = [f"stage {stage.number}: {stage.label}    {stage.site}{cap}, keeps up to {kept} ready{order}"]
+    lines = [f"stage {stage.number}: {stage.label}    {runs_on(stage)}, keeps up to {kept} ready{order}"]
     feed = stage.feed
     if isinstance(feed, Joined):
         inputs = ", ".join(f"stage {child.number}" for child in feed.children)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from penstock.plan.explain import Explanation
+from penstock.plan.explain import Explanation, runs_on
 from penstock.stats.report import RANK_HEAD, Diagnosis, duration, per_second, percent, rank_rows
 
 __all__ = ["diagnosis_html", "escaped", "pipeline_html", "table"]
@@ -36,11 +36,9 @@ def pipeline_html(text: str, explanation: Explanation | None, why: str = "") -> 
     if explanation is None:
         return "".join([*pieces, f"<p><strong>{escaped(why)}</strong></p>"])
     rows = []
-    for stage in explanation.to_dict()["stages"]:
-        ops = "<br>".join(f"<code>{escaped(op['op'])}</code> {escaped(op['at'] or '')}" for op in stage["ops"])
-        rows.append(
-            (escaped(stage["stage"]), escaped(stage["label"]), escaped(f"{stage['workers']} {stage['on']}"), ops)
-        )
+    for stage, shown in zip(explanation.plan.stages, explanation.to_dict()["stages"], strict=True):
+        ops = "<br>".join(f"<code>{escaped(op['op'])}</code> {escaped(op['at'] or '')}" for op in shown["ops"])
+        rows.append((str(stage.number), escaped(stage.label), escaped(runs_on(stage)), ops))
     pieces.append(table(("stage", "label", "runs on", "ops"), rows))
     pieces += [f'<p style="white-space: pre-wrap">{escaped(note)}</p>' for note in explanation.plan.notes]
     return "".join(pieces)

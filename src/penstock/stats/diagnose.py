@@ -27,10 +27,11 @@ _EXPLAINS = 1.3
 _ALWAYS = 0.97
 #: a gain that is not worth a change
 _NOTHING = 1.05
-#: the mean wait of all tries of the interpreter lock that shows that others hold it. They let go of it after 5 ms,
-#: a free lock takes less than 0.1 ms, and three tries in four may find it free. And the least sum of these waits,
-#: which a single try that something else held up does not reach
-_CONTENDED_S, _CONTENDED_SUM_S = 0.0005, 0.0075
+#: the mean wait of all tries of the interpreter lock that shows that others hold it, where so many tries found it
+#: held. They let go of it after 5 ms, a free lock takes less than 0.1 ms, and three tries in four may find it free
+_CONTENDED_S, _HELD_TRIES = 0.0002, 3
+#: the same where fewer did, and the least sum of the waits: one try that something else held up does not reach it
+_FEW_CONTENDED_S, _FEW_CONTENDED_SUM_S = 0.0005, 0.0075
 #: a share of all time on a CPU, and of the run, in threads of one stage, that can be what holds the lock
 _HOLDS = 0.25
 #: a share of a core without which nobody holds the lock, however long it waits for a CPU; more than one core nobody
@@ -118,8 +119,9 @@ class _Case(Figures):
         """Whether threads wait for the interpreter lock, and a loop that has enough to read feels it."""
         period = self.period
         cost = period.lock_wait_s * period.batches / period.running_s  # it waits at least once for each batch
-        held = period.lock_wait_s > _CONTENDED_S and period.of("lock_wait_s") > _CONTENDED_SUM_S
-        return held and (period.wait_share >= _FED or cost >= _FED)
+        often = period.lock_wait_s > _CONTENDED_S and period.of("lock_held") >= _HELD_TRIES
+        long = period.lock_wait_s > _FEW_CONTENDED_S and period.of("lock_wait_s") > _FEW_CONTENDED_SUM_S
+        return (often or long) and (period.wait_share >= _FED or cost >= _FED)
 
     def _stalled(self) -> Diagnosis:
         """Nothing has come."""

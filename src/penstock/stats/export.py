@@ -23,6 +23,7 @@ _COUNTS = frozenset(
         "deaths",
         "stuck",
         "lock_tries",
+        "lock_held",
         "calls",
         "quota_periods",
         "quota_throttled",

@@ -99,26 +99,21 @@ class Figures:
         """The ops of a stage, by the tickets that were timed; none if none was."""
         # Where one ticket takes long, the last that was timed may have begun before the first batch came.
         seen = self.period.stage if self.period.stage(stage.label, "timed_s") else self.period.now
-        timed_s = seen(stage.label, "timed_s")
-        if not timed_s:
-            return ()
+        spent = {
+            title: seen(stage.label, f"op.{title}.timed_s")
+            for title in stage.ops
+            if seen(stage.label, f"op.{title}.calls")
+        }
+        # Only some calls of a ticket are timed. No op can be blamed for time between them in which no CPU was free.
+        undelayed_s = seen(stage.label, "timed_s") - seen(stage.label, "timed_delay_s")
+        total_s = max(undelayed_s, sum(spent.values())) or 1.0
         rows = []
-        for title in stage.ops:
-            name = f"op.{title}"
-            if not seen(stage.label, f"{name}.calls"):
-                continue
+        for title, op_s in spent.items():
             now = {
-                key: self.period.now(stage.label, f"{name}.{key}")
-                for key in ("p50_s", "p95_s", "p99_s", "longest_s")
+                key: self.period.now(stage.label, f"op.{title}.{key}")
+                for key in ("p50_s", "p95_s", "p99_s", "longest_s", "tail_share")
             }
-            rows.append(
-                OpDiagnosis(
-                    op=title,
-                    share=min(seen(stage.label, f"{name}.timed_s") / timed_s, 1.0),
-                    tail_share=self.period.now(stage.label, f"{name}.tail_share"),
-                    **now,
-                )
-            )
+            rows.append(OpDiagnosis(op=title, share=op_s / total_s, **now))
         return tuple(rows)
 
     def _capacity(self, stage: StageFacts, workers: int, seconds: float) -> float:

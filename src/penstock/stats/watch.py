@@ -113,6 +113,7 @@ class Meter:
 _NAMES = (
     "open_s",
     "lock_tries",
+    "lock_held",
     "lock_wait_s",
     "machine_s",
     "machine_busy_s",
@@ -153,4 +154,4 @@ _MACHINE = _Machine()
 
 def _now() -> tuple[float, ...]:
     now = perf_counter()
-    return now, LOCK_PROBE.tries, LOCK_PROBE.wait_s, *_MACHINE.look(now)
+    return now, LOCK_PROBE.tries, LOCK_PROBE.held, LOCK_PROBE.wait_s, *_MACHINE.look(now)

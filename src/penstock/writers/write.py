@@ -66,7 +66,7 @@ class _Size:
         if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
             return cls(size, None)
         if isinstance(size, str) and re.search(r"[bB]\s*$", size):
-            return cls(None, parse_bytes(size))
+            return cls(None, parse_bytes(size, "write(shard_size=)"))
         raise PlanError(f"write(shard_size=) takes a number of samples, or a size such as '256MB', got {size!r}")
 
     def is_full(self, samples: int, size: int) -> bool:
