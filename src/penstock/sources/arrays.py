@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PlanError
+from penstock.formats.columns import dicts
 from penstock.memory.recycle import Recycler
 from penstock.sources.source import (
     IndexedSource,
@@ -113,7 +114,7 @@ class ArraySource(IndexedSource):
     def _samples(self, columns: list[list[Any]]) -> list[Any]:
         if self.names is not None:
             names = [*self.names, "index"] if self.with_index else self.names
-            return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            return dicts(names, columns, len(columns[0]))
         if self.with_index:
             columns = [columns[-1], *columns[:-1]]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import OnError, PlanError
+from penstock.formats.columns import dicts
 from penstock.sources.listing import Listing, checked_on_error, one_line, read_or_skip
 from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
 from penstock.storage import ALL, folders
@@ -107,13 +108,13 @@ class FolderSource(IndexedSource):
         chosen = picked(indices, self.subset)
         numbers = chosen if isinstance(chosen, range) else chosen.tolist()
         paths = self.listing.paths(numbers)
-        columns: dict[str, Sequence[Any]] = {}
+        columns: dict[str, list[Any]] = {}
         if self.reads:
             columns["image"] = read_or_skip(self.listing, paths, False, self.on_error)
         if self.labelled:
             columns["label"] = [self._labels[bisect_right(self._starts, number) - 1] for number in numbers]
         columns["path"] = paths
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return dicts(list(columns), list(columns.values()), len(numbers))
 
     @property
     def labels(self) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock import storage
 from penstock.errors import PlanError, ReadError, missing_extra
+from penstock.formats.columns import dicts
 from penstock.formats.hdf5_chunks import Chunks, mapped_chunks
 from penstock.formats.seekable import seekable
 from penstock.sources.shards import Options, Shard, ShardSource, split_runs
@@ -108,10 +109,12 @@ def _mapped(dataset: Any, path: str) -> NDArray[Any] | None:
 class _Shard(Shard):
     """One file, opened in this process."""
 
-    def __init__(self, path: str, options: Options, fields: Sequence[str] | None) -> None:
+    def __init__(self, path: str, options: Options, fields: Sequence[str] | None, alone: bool) -> None:
         super().__init__(path, options)
         self.options = options
         self.fields = fields
+        #: rows of its only data set come without a dict
+        self.alone = alone
         self._opened: tuple[int, Any, dict[str, _Column]] = 0, None, {}
         columns = self.columns()
         lengths = {name: column.shape[0] if column.shape else -1 for name, column in columns.items()}
@@ -155,8 +158,9 @@ class _Shard(Shard):
 
     def read(self, numbers: Indices) -> list[Any]:
         self.check()
-        found = {name: _rows(self.block(column, numbers)) for name, column in self.columns().items()}
-        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+        columns = self.columns()
+        found = [_rows(self.block(column, numbers)) for column in columns.values()]
+        return found[0] if self.alone else dicts(list(columns), found, len(numbers))
 
 
 def _rows(block: NDArray[Any]) -> list[Any]:
@@ -210,15 +214,11 @@ class Hdf5Source(ShardSource):
         super().__init__(paths, indices, "raise", options)
 
     def _opened(self, path: str) -> _Shard:
-        return _Shard(path, self.options, self.fields)
+        return _Shard(path, self.options, self.fields, self.alone)
 
     @property
     def _reading(self) -> str:
         return "" if self.fields is None else f"fields {', '.join(self.fields)}"
-
-    def _read(self, indices: Indices) -> Sequence[Any]:
-        rows = super()._read(indices)
-        return [next(iter(row.values())) for row in rows] if self.alone else rows
 
     @property
     def reads_batches(self) -> bool:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from penstock import storage
 from penstock.errors import ReadError
+from penstock.formats.columns import dicts
 from penstock.formats.groups import Groups
 from penstock.formats.npy import npy_array
 from penstock.formats.rows import Arrays, Rows, npy_rows, npz_arrays
@@ -94,10 +95,9 @@ class _Shard(Shard):
 
     def read(self, numbers: Indices) -> list[Any]:
         self.check()
-        columns = {name: _read_only(rows.block(numbers)) for name, rows in self.arrays().items()}
-        if list(columns) == [""]:
-            return list(columns[""])
-        return [dict(zip(columns, row, strict=True)) for row in zip(*map(list, columns.values()), strict=True)]
+        arrays = self.arrays()
+        columns = [list(_read_only(rows.block(numbers))) for rows in arrays.values()]
+        return columns[0] if list(arrays) == [""] else dicts(list(arrays), columns, len(numbers))
 
 
 def _read_only(block: NDArray[Any]) -> NDArray[Any]:
