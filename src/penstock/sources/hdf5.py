@@ -23,7 +23,7 @@ from penstock.formats.columns import dicts
 from penstock.formats.hdf5_chunks import Chunks, mapped_chunks
 from penstock.formats.seekable import seekable
 from penstock.sources.shards import Options, Shard, ShardSource, split_runs
-from penstock.sources.source import Indices, picked
+from penstock.sources.source import Indices
 from penstock.trees import batch_dtype, stacked
 
 __all__ = ["Hdf5Source"]
@@ -217,7 +217,7 @@ class Hdf5Source(ShardSource):
         return _Shard(path, self.options, self.fields, self.alone)
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         return "" if self.fields is None else f"fields {', '.join(self.fields)}"
 
     @property
@@ -225,7 +225,7 @@ class Hdf5Source(ShardSource):
         return True
 
     def read_batch(self, indices: Indices) -> Any:
-        chosen = picked(indices, self.subset)
+        chosen = self.numbers(indices)
         runs: list[tuple[_Shard, Indices, Any]] = []
         for number, within, places in split_runs(self.starts, chosen):
             shard = self._shard(number)

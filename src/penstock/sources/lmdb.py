@@ -161,7 +161,7 @@ class _Shard(Shard):
         return [self._restored(key, value) for key, value in found] if self.tree else found
 
     def _held(self, entries: Iterable[tuple[bytes, bytes]]) -> list[Any]:
-        """The samples of these entries; a tree is restored later, when it is known that its entry is the right one."""
+        """The samples of these entries. A tree is restored later, once its entry is known to be the right one."""
         return list(entries) if self.tree else [{"key": key, "value": value} for key, value in entries]
 
     def _in_order(self, cursor: Any, numbers: Indices) -> list[Any]:
@@ -225,7 +225,7 @@ class LmdbSource(ShardSource):
         return _data(path)
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         if self.keys is None:
             return ""
         from hashlib import blake2b

@@ -22,8 +22,9 @@ from penstock.formats.groups import Groups
 from penstock.formats.npy import npy_array
 from penstock.formats.rows import Arrays, Rows, npy_rows, npz_arrays
 from penstock.memory.recycle import Recycler
+from penstock.sources.chosen import ChosenSource, subset_of
 from penstock.sources.shards import Options, Shard, ShardSource, files_label, names_content, split_runs
-from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
+from penstock.sources.source import Indices
 from penstock.trees import batch_dtype, stacked
 
 __all__ = ["CACHE_BYTES", "NpyFiles", "NpySource"]
@@ -147,7 +148,7 @@ class NpySource(ShardSource):
         return True
 
     def read_batch(self, indices: Indices) -> Any:
-        chosen = picked(indices, self.subset)
+        chosen = self.numbers(indices)
         runs = []
         for number, within, places in split_runs(self.starts, chosen):
             shard = self._shard(number)
@@ -188,7 +189,7 @@ def _told(form: Form) -> str:
     )
 
 
-class NpyFiles(IndexedSource):
+class NpyFiles(ChosenSource):
     """Whole files: an array, or a dict of them, is one sample."""
 
     verb = "from_npy"
@@ -203,23 +204,18 @@ class NpyFiles(IndexedSource):
         return files_label(self.verb, self.paths)
 
     @property
-    def content(self) -> str:
-        return " ".join(filter(None, (names_content(self.paths), content_of(self.subset))))
+    def whole_content(self) -> str:
+        return names_content(self.paths)
 
-    def __len__(self) -> int:
-        return len(self.paths) if self.subset is None else len(self.subset)
-
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
-
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
+    @property
+    def whole_length(self) -> int:
+        return len(self.paths)
 
     def name(self, index: int) -> str:
-        return self.paths[int(picked(range(index, index + 1), self.subset)[0])]
+        return self.paths[int(self.numbers(range(index, index + 1))[0])]
 
     def read(self, indices: Indices) -> list[Any]:
-        return [self._whole(self.paths[int(number)]) for number in picked(indices, self.subset)]
+        return [self._whole(self.paths[int(number)]) for number in self.numbers(indices)]
 
     def _whole(self, path: str) -> Any:
         file = storage.file(path, self.options)

@@ -19,7 +19,7 @@ from penstock.errors import ReadError
 from penstock.formats.columns import Columns, arrow
 from penstock.formats.groups import Groups
 from penstock.sources.shards import Options, Shard, ShardSource, split_runs
-from penstock.sources.source import Indices, picked
+from penstock.sources.source import Indices
 from penstock.trees import stacked
 
 __all__ = ["CACHE_BYTES", "TableShard", "TableSource", "batch_of", "said"]
@@ -158,7 +158,7 @@ class TableSource(ShardSource):
         return True
 
     def read_batch(self, indices: Indices) -> Any:
-        chosen = picked(indices, self.subset)
+        chosen = self.numbers(indices)
         return self._guarded(lambda: self._sound(chosen, lambda: batch_of(self._runs(chosen), chosen)))
 
     def _read(self, indices: Indices) -> Sequence[Any]:
