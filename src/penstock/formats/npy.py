@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-__all__ = ["header_length", "npy_array", "npy_bytes", "npy_header"]
+__all__ = ["Pickled", "header_length", "npy_array", "npy_bytes", "npy_header"]
 
 _MAGIC = b"\x93NUMPY"
 #: magic, version and the longest length field
@@ -24,6 +24,10 @@ _PREFIX = 12
 _parsing = threading.Lock()
 
 Header = tuple[np.dtype[Any], bool, tuple[int, ...]]
+
+
+class Pickled(ValueError):
+    """A sound file that holds objects."""
 
 
 def npy_bytes(array: NDArray[Any]) -> bytes:
@@ -60,7 +64,7 @@ def npy_header(head: bytes) -> Header:
     with _parsing:
         shape, fortran, dtype = read(file)
     if dtype.hasobject:
-        raise ValueError("its values are pickled objects, which are never unpickled")
+        raise Pickled("its values are pickled objects, which are never unpickled; save numbers or strings instead")
     return dtype, fortran, shape
 
 

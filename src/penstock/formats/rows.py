@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from penstock import storage
 from penstock.errors import ReadError
-from penstock.formats.npy import header_length, npy_array, npy_header
+from penstock.formats.npy import Pickled, header_length, npy_array, npy_header
 from penstock.formats.seekable import seekable
 from penstock.formats.spans import read_pieces
 
@@ -120,7 +120,8 @@ def npz_arrays(path: str, file: storage.File, options: Mapping[str, Any] | None)
             except (ValueError, OSError) as exc:
                 if isinstance(exc, OSError) and (exc.errno is not None or isinstance(exc, ReadError)):
                     raise  # of the system; that of bz2 over damaged data has no number
-                raise ValueError(f"{member.filename!r}: {exc}") from exc
+                kind = Pickled if isinstance(exc, Pickled) else ValueError
+                raise kind(f"{member.filename!r}: {exc}") from exc
             if member.compress_type != zipfile.ZIP_STORED:
                 nbytes += rows[name].whole().nbytes
     if not rows:

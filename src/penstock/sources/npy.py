@@ -19,7 +19,7 @@ from penstock import storage
 from penstock.errors import ReadError
 from penstock.formats.columns import dicts
 from penstock.formats.groups import Groups
-from penstock.formats.npy import npy_array
+from penstock.formats.npy import Pickled, npy_array
 from penstock.formats.rows import Arrays, Rows, npy_rows, npz_arrays
 from penstock.memory.recycle import Recycler
 from penstock.sources.chosen import ChosenSource, subset_of
@@ -47,7 +47,8 @@ def _is_npz(path: str) -> bool:
 
 
 def _bad(path: str, exc: Exception) -> ReadError:
-    return ReadError(f"{path}: {exc}; the file is damaged, or is not what its name says")
+    hint = "" if isinstance(exc, Pickled) else "; the file is damaged, or is not what its name says"
+    return ReadError(f"{path}: {exc}{hint}")
 
 
 class _Shard(Shard):
