@@ -42,7 +42,7 @@ LAYERS = [
     ["sources.source"],
     ["sources.chosen"],
     ["sources.shards"],
-    ["sources.tables", "sources.streams"],
+    ["sources.blocks", "sources.streams", "sources.tables"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
     ["ops.functions", "ops.fields", "ops.residents", "ops.content", "sources.listing"],
     ["ops.call", "ops.rows", "executors.threads"],
