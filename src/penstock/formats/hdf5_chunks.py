@@ -21,35 +21,38 @@ __all__ = ["Chunks", "mapped_chunks"]
 class Chunks(Rows):
     """The rows of a data set, by the position of its chunks in the file."""
 
+    owned = True
+
     def __init__(self, file: NDArray[np.uint8], at: NDArray[np.int64], rows: int, dataset: Any) -> None:
         super().__init__(dataset.dtype, dataset.shape)
         self._file = file
         #: where each chunk begins, in the order of the rows
-        self._at = at.tolist()
+        self._at = at
         #: rows of a chunk
         self._rows = rows
         self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
+        # A row can begin at any byte: item i of this view is what follows byte i.
+        row = np.dtype((np.void, self._row_bytes))
+        self._anywhere = np.ndarray((len(file) - self._row_bytes + 1,), row, file.data, strides=(1,))
 
     def block(self, numbers: range | NDArray[np.int64]) -> NDArray[Any]:
+        if not isinstance(numbers, range):
+            found: NDArray[Any] = self._anywhere[
+                self._at[numbers // self._rows] + numbers % self._rows * self._row_bytes
+            ]
+            return np.reshape(found.view(self.dtype), (len(numbers), *self.shape[1:]))
         out = np.empty((len(numbers), *self.shape[1:]), self.dtype)
-        self.fill(numbers, out)
+        at, place = numbers.start, 0
+        while at < numbers.stop:
+            count = min(self._rows - at % self._rows, numbers.stop - at)
+            out[place : place + count] = self._view(at, count)
+            at, place = at + count, place + count
         return out
-
-    def fill(self, numbers: range | NDArray[np.int64], out: NDArray[Any]) -> None:
-        if isinstance(numbers, range):
-            at, place = numbers.start, 0
-            while at < numbers.stop:
-                count = min(self._rows - at % self._rows, numbers.stop - at)
-                out[place : place + count] = self._view(at, count)
-                at, place = at + count, place + count
-            return
-        for place, number in enumerate(numbers.tolist()):
-            out[place] = self._view(number, 1)[0]
 
     def _view(self, first: int, count: int) -> NDArray[Any]:
         """Consecutive rows of one chunk, in the file."""
         chunk, within = divmod(first, self._rows)
-        offset = self._at[chunk] + within * self._row_bytes
+        offset = self._at.item(chunk) + within * self._row_bytes
         return np.ndarray((count, *self.shape[1:]), self.dtype, self._file.data, offset)
 
 

@@ -56,7 +56,7 @@ class _Column(Rows):
         if here is not None:
             self._direct = _mapped(dataset, here) or (mapped_chunks(dataset, here) if kind is None else None)
         self._array: Any = dataset.asstr() if text else dataset
-        self.owned = self._direct is None
+        self.owned = self._direct is None or self._direct.owned
 
     def block(self, numbers: Indices) -> NDArray[Any]:
         try:
