@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import threading
 from functools import lru_cache
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,11 @@ def npy_header(head: bytes) -> Header:
     file = io.BytesIO(head)
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    with _parsing:
-        shape, fortran, dtype = read(file)
+    try:
+        with _parsing:
+            shape, fortran, dtype = read(file)
+    except TokenError as exc:  # numpy looks for headers of Python 2 in what is none
+        raise ValueError(f"its header cannot be parsed: {exc}") from exc
     if dtype.hasobject:
         raise Pickled("its values are pickled objects, which are never unpickled; save numbers or strings instead")
     return dtype, fortran, shape

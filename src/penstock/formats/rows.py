@@ -150,6 +150,8 @@ def npz_arrays(path: str, file: storage.File, options: Mapping[str, Any] | None)
 def _member_rows(path: str, file: storage.File, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Rows:
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
         return Mapped(_decompressed(archive, member))
+    if member.header_offset < 0:
+        raise ValueError("it begins before the file")
     head = file.read_at(member.header_offset, 30)
     # The lengths of name and extra field are those of the member's own header, not of the directory.
     skipped = 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
