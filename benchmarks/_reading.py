@@ -12,15 +12,11 @@ BATCH = 256
 ROWS = 1024
 
 
-def count(samples: Iterable[Any]) -> int:
-    number = 0
-    for _ in samples:
-        number += 1
-    return number
-
-
 def held(samples: Iterable[Any]) -> int:
-    """As many as a batch has are held at once: so the memory of each is new, as it is in training."""
+    """The number of samples. As many as a batch has are held at once, so the memory of each is new, as in training.
+
+    Both sides are read by this loop, or by `rows_in`.
+    """
     number, batch = 0, []
     for sample in samples:
         batch.append(sample)
@@ -42,10 +38,15 @@ def rows_in(batches: Iterable[Any]) -> int:
     return number
 
 
-def ours(pipeline: Any, **options: Any) -> Callable[[], int]:
+#: How often one run reads data that takes some 10 ms to read, on both sides: otherwise most of what is measured is
+#: how long a loader takes to start and to close, about 2 ms, which is the question of startup.py.
+PASSES = 8
+
+
+def ours(pipeline: Any, passes: int = 1) -> Callable[[], int]:
     def run() -> int:
-        with pipeline.loader(epochs=1, **options) as loader:
-            return count(loader)
+        with pipeline.loader(epochs=passes) as loader:
+            return sum(held(loader) for _ in range(passes))
 
     return run
 
@@ -57,11 +58,6 @@ def indexed(name: str, pipeline: Any) -> Any:
     took = time.perf_counter() - start
     print(f"  index of {name}: {took:.2f} s, {took / max(samples, 1) * 1e6:.1f} us per sample", flush=True)
     return pipeline
-
-
-#: How often one run reads data that takes some 10 ms to read, on both sides: otherwise most of what is measured is
-#: how long a loader takes to start and to close, about 2 ms, which is the question of startup.py.
-PASSES = 8
 
 
 def rows_of(make: Callable[[], Any], passes: int = 1, **options: Any) -> Callable[[], int]:

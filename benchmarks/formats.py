@@ -34,7 +34,7 @@ import _peers
 import msgspec
 import numpy as np
 from _measure import Bench, same_mallopt_as_our_workers
-from _reading import BATCH, CAN_BE_COLD, PASSES, ROWS, Cold, count, held, indexed, ours, rows_in, rows_of
+from _reading import BATCH, CAN_BE_COLD, PASSES, ROWS, Cold, held, indexed, ours, rows_in, rows_of
 
 import penstock as ps
 from penstock.formats.tfrecord import framed
@@ -74,10 +74,12 @@ def tar(bench: Bench, folder: Path) -> None:
         with tarfile.open(path, "r|") as archive:
             return sum(len(archive.extractfile(member).read()) > 100 for member in archive)  # type: ignore[union-attr]
 
-    bench.versus("tar, in order, over known positions", ours(pipeline), by_position, at_least=0.95)
-    bench.versus(
-        "tar, shuffled, over known positions in order", ours(pipeline.shuffle()), by_position, at_least=0.5
-    )
+    def by_positions() -> int:
+        return sum(by_position() for _ in range(PASSES))
+
+    bench.versus("tar, in order, over known positions", ours(pipeline, PASSES), by_positions, at_least=0.95)
+    shuffled = ours(pipeline.shuffle(), PASSES)
+    bench.versus("tar, shuffled, over known positions in order", shuffled, by_positions, at_least=0.5)
     if CAN_BE_COLD:
         cold = Cold(ours(pipeline), [path]), Cold(by_position, [path])
         bench.versus("tar, in order, cold cache", *cold, at_least=0.95)
@@ -86,7 +88,7 @@ def tar(bench: Bench, folder: Path) -> None:
         import webdataset
 
         def by_webdataset() -> int:
-            return count(webdataset.WebDataset(str(path), shardshuffle=False))
+            return held(webdataset.WebDataset(str(path), shardshuffle=False))
 
         bench.versus("tar, in order, over webdataset", ours(pipeline), by_webdataset, at_least=1.0)
         bench.versus(
@@ -108,7 +110,7 @@ def first_thousand(bench: Bench, folder: Path) -> None:
 
     def by_us() -> int:
         with pipeline.take(1000).loader(epochs=1) as loader:
-            return count(loader)
+            return held(loader)
 
     def by_webdataset() -> int:
         dataset = webdataset.WebDataset(paths, shardshuffle=shards).shuffle(5_000, initial=5_000)
@@ -180,12 +182,13 @@ def lmdb(bench: Bench, folder: Path) -> None:
 
     def by_cursor() -> int:
         with lmdb.open(path, readonly=True, lock=False) as database, database.begin() as transaction:
-            return held({"key": key, "value": value} for key, value in transaction.cursor())
+            return sum(
+                held({"key": key, "value": value} for key, value in transaction.cursor()) for _ in range(PASSES)
+            )
 
-    def by_us() -> (
-        int
-    ):  # LMDB opens no file twice: ours is gone when theirs is opened, as garbage is collected between
-        return ours(ps.from_lmdb(path))()
+    def by_us() -> int:
+        # LMDB opens no file twice: ours is gone when theirs is opened, as garbage is collected between.
+        return ours(ps.from_lmdb(path), PASSES)()
 
     indexed("lmdb", ps.from_lmdb(path))
     bench.versus("LMDB", by_us, by_cursor, at_least=0.95)
@@ -224,7 +227,7 @@ def tables(bench: Bench, folder: Path) -> None:
 
     def by_rows() -> int:
         file = pyarrow.parquet.ParquetFile(folder / "a.parquet")
-        return sum(1 for batch in file.iter_batches(10_000) for _ in batch.to_pylist())
+        return held(row for batch in file.iter_batches(10_000) for row in batch.to_pylist())
 
     def by_arrow() -> int:
         with pa.memory_map(str(folder / "a.arrow")) as file:
@@ -323,13 +326,13 @@ def hugging_face(bench: Bench, folder: Path) -> None:
     files = [one["filename"] for one in dataset.cache_files]
 
     def by_them() -> int:
-        return count(dataset)
+        return held(dataset)
 
     def batches_of_them() -> int:
-        return count(dataset.with_format("numpy").iter(BATCH))
+        return held(dataset.with_format("numpy").iter(BATCH))
 
     def shuffled_by_them() -> int:
-        return count(dataset.shuffle(seed=0))
+        return held(dataset.shuffle(seed=0))
 
     bench.versus("HF rows, by from_sequence", ours(ps.from_sequence(dataset)), by_them, at_least=0.95)
     with_workers(bench, dataset)
@@ -354,7 +357,7 @@ def with_workers(bench: Bench, dataset: Any) -> None:
     pipeline = ps.from_sequence(dataset).map(_same, on="process", workers=2).batch(BATCH, collate=list)
     with pipeline.loader() as loader:
         name = "HF rows, two processes, over torch DataLoader"
-        bench.versus(name, lambda: count(loader), lambda: count(theirs), at_least=1.0)
+        bench.versus(name, lambda: held(loader), lambda: held(theirs), at_least=1.0)
 
 
 def _same(row: Any) -> Any:

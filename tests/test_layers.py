@@ -40,8 +40,9 @@ LAYERS = [
     ["ops.joint"],
     ["ops.op"],
     ["sources.source"],
+    ["sources.chosen"],
     ["sources.shards"],
-    ["sources.tables"],
+    ["sources.blocks", "sources.streams", "sources.tables"],
     # what ops and sources say and check alike: names of functions, fields, counts, samples kept
     ["ops.functions", "ops.fields", "ops.residents", "ops.content", "sources.listing"],
     ["ops.call", "ops.rows", "executors.threads"],

@@ -6,9 +6,9 @@ import operator
 import sys
 from typing import Any
 
-from penstock.errors import PlanError, StateMismatch
+from penstock.errors import OnError, PlanError, StateMismatch
 
-__all__ = ["any_number", "check_positive", "saved_number", "whole_number"]
+__all__ = ["any_number", "check_on_error", "check_positive", "saved_number", "whole_number"]
 
 
 def whole_number(value: Any, what: str, least: int = 0) -> int:
@@ -66,3 +66,10 @@ def check_positive(value: Any, what: str) -> None:
         positive = False
     if not positive:
         raise PlanError(f"{what} must be positive, got {value!r}")
+
+
+def check_on_error(on_error: Any, what: str) -> OnError:
+    """``on_error=`` of a source."""
+    if on_error not in ("raise", "skip"):
+        raise PlanError(f"{what}: on_error= is 'raise' or 'skip', got {on_error!r}")
+    return on_error  # type: ignore[no-any-return]

@@ -96,6 +96,14 @@ def test_a_damaged_member_of_an_npz_file_is_an_error_with_the_file(tmp_path, met
             list(ps.from_npy(tmp_path / "a.npz", rows=rows))
 
 
+def test_a_member_of_an_npz_file_that_begins_before_it_is_an_error_with_the_file(tmp_path):
+    data = npz(tmp_path / "a.npz", zipfile.ZIP_STORED)
+    data[-6:-2] = (int.from_bytes(data[-6:-2], "little") + 5000).to_bytes(4, "little")  # where the directory begins
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(ps.ReadError, match=r"a\.npz: "):
+        list(ps.from_npy(tmp_path / "a.npz"))
+
+
 # ---------------------------------------------------------------------- tar
 
 

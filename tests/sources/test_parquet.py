@@ -14,6 +14,7 @@ from tests.cases import for_each
 import penstock as ps
 from penstock.formats.columns import Columns
 from penstock.formats.groups import Groups
+from penstock.sources.tables import TableShard
 from penstock.testing import check_resume, check_source
 
 pa = pytest.importorskip("pyarrow")
@@ -366,3 +367,26 @@ def test_damaged_arrow_files_are_errors_with_their_name(tmp_path):
     with pytest.raises(ps.ReadError, match="dictionaries in the stream format"):
         len(ps.from_arrow(write_arrow(tmp_path / "a.arrow", data, "new_stream")))
     assert list(ps.from_arrow(write_arrow(tmp_path / "a.arrow", data))) == [{"c": "a"}, {"c": "b"}]
+
+
+def test_few_rows_have_the_values_of_many():
+    rows = {
+        "text": pa.array(["a", None, "é"] * 10),
+        "bytes": pa.array([b"a", None, b"\xff"] * 10),
+        "lists": pa.array([["a"], None, []] * 10),
+        "dates": pa.array([1, None, 3] * 10, pa.date64()),
+    }
+    source = ps.from_arrow(pa.table(rows)).source
+    many = source.read(range(30))
+    assert many == [source.read(np.array([number]))[0] for number in range(30)] == source.read(np.arange(30))
+
+
+def test_a_read_over_many_record_batches_looks_at_its_file_once(tmp_path, monkeypatch):
+    table = pa.table({"n": range(40)})
+    with pa.ipc.new_file(str(tmp_path / "a.arrow"), table.schema) as writer:
+        writer.write_table(table, max_chunksize=4)
+    source = ps.from_arrow(tmp_path / "a.arrow").source
+    looks = []
+    monkeypatch.setattr(TableShard, "check", lambda shard: looks.append(shard))
+    assert [row["n"] for row in source.read(np.array([39, 0, 20, 7]))] == [39, 0, 20, 7]
+    assert len(looks) == 1

@@ -18,6 +18,8 @@ from penstock.errors import missing_extra
 
 __all__ = ["Column", "Columns", "arrow", "column_of", "dicts", "import_arrow", "whole"]
 
+#: so few values take less time one by one
+_FEW = 8
 #: consecutive positions, or any
 Numbers = range | NDArray[np.int64]
 
@@ -156,6 +158,8 @@ class Column:
 
     def rows(self, numbers: Numbers) -> list[Any]:
         """One value per row."""
+        if len(numbers) <= _FEW:
+            return [self.array[number].as_py() for number in numbers]
         try:
             taken = self._taken(numbers)
         except arrow().ArrowNotImplementedError:  # a type whose rows Arrow gives only one by one

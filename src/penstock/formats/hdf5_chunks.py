@@ -13,41 +13,47 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.formats.rows import Rows
+
 __all__ = ["Chunks", "mapped_chunks"]
 
 
-class Chunks:
+class Chunks(Rows):
     """The rows of a data set, by the position of its chunks in the file."""
 
+    owned = True
+
     def __init__(self, file: NDArray[np.uint8], at: NDArray[np.int64], rows: int, dataset: Any) -> None:
+        super().__init__(dataset.dtype, dataset.shape)
         self._file = file
         #: where each chunk begins, in the order of the rows
-        self._at = at.tolist()
+        self._at = at
         #: rows of a chunk
         self._rows = rows
-        self._shape: tuple[int, ...] = dataset.shape[1:]
-        self._dtype: np.dtype[Any] = dataset.dtype
-        self._row_bytes = self._dtype.itemsize * int(np.prod(self._shape))
+        self._row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
+        # A row can begin at any byte: item i of this view is what follows byte i.
+        row = np.dtype((np.void, self._row_bytes))
+        self._anywhere = np.ndarray((len(file) - self._row_bytes + 1,), row, file.data, strides=(1,))
 
     def block(self, numbers: range | NDArray[np.int64]) -> NDArray[Any]:
-        """The rows with these numbers."""
-        out = np.empty((len(numbers), *self._shape), self._dtype)
-        if isinstance(numbers, range):
-            at, place = numbers.start, 0
-            while at < numbers.stop:
-                count = min(self._rows - at % self._rows, numbers.stop - at)
-                out[place : place + count] = self._view(at, count)
-                at, place = at + count, place + count
-            return out
-        for place, number in enumerate(numbers.tolist()):
-            out[place] = self._view(number, 1)[0]
+        if not isinstance(numbers, range):
+            found: NDArray[Any] = self._anywhere[
+                self._at[numbers // self._rows] + numbers % self._rows * self._row_bytes
+            ]
+            return np.reshape(found.view(self.dtype), (len(numbers), *self.shape[1:]))
+        out = np.empty((len(numbers), *self.shape[1:]), self.dtype)
+        at, place = numbers.start, 0
+        while at < numbers.stop:
+            count = min(self._rows - at % self._rows, numbers.stop - at)
+            out[place : place + count] = self._view(at, count)
+            at, place = at + count, place + count
         return out
 
     def _view(self, first: int, count: int) -> NDArray[Any]:
         """Consecutive rows of one chunk, in the file."""
         chunk, within = divmod(first, self._rows)
-        offset = self._at[chunk] + within * self._row_bytes
-        return np.ndarray((count, *self._shape), self._dtype, self._file.data, offset)
+        offset = self._at.item(chunk) + within * self._row_bytes
+        return np.ndarray((count, *self.shape[1:]), self.dtype, self._file.data, offset)
 
 
 def mapped_chunks(dataset: Any, here: str) -> Chunks | None:

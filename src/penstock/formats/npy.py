@@ -8,13 +8,14 @@ from __future__ import annotations
 import io
 import threading
 from functools import lru_cache
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-__all__ = ["header_length", "npy_array", "npy_bytes", "npy_header"]
+__all__ = ["Pickled", "header_length", "npy_array", "npy_bytes", "npy_header"]
 
 _MAGIC = b"\x93NUMPY"
 #: magic, version and the longest length field
@@ -24,6 +25,10 @@ _PREFIX = 12
 _parsing = threading.Lock()
 
 Header = tuple[np.dtype[Any], bool, tuple[int, ...]]
+
+
+class Pickled(ValueError):
+    """A sound file that holds objects."""
 
 
 def npy_bytes(array: NDArray[Any]) -> bytes:
@@ -57,10 +62,13 @@ def npy_header(head: bytes) -> Header:
     file = io.BytesIO(head)
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    with _parsing:
-        shape, fortran, dtype = read(file)
+    try:
+        with _parsing:
+            shape, fortran, dtype = read(file)
+    except TokenError as exc:  # numpy looks for headers of Python 2 in what is none
+        raise ValueError(f"its header cannot be parsed: {exc}") from exc
     if dtype.hasobject:
-        raise ValueError("its values are pickled objects, which are never unpickled")
+        raise Pickled("its values are pickled objects, which are never unpickled; save numbers or strings instead")
     return dtype, fortran, shape
 
 

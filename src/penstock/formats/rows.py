@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from penstock import storage
 from penstock.errors import ReadError
-from penstock.formats.npy import header_length, npy_array, npy_header
+from penstock.formats.npy import Pickled, header_length, npy_array, npy_header
 from penstock.formats.seekable import seekable
 from penstock.formats.spans import read_pieces
 
-__all__ = ["Arrays", "Rows", "npy_rows", "npz_arrays"]
+__all__ = ["Arrays", "Mapped", "Rows", "npy_rows", "npz_arrays"]
 
 #: consecutive rows, or any
 Indices = range | NDArray[np.int64]
@@ -30,19 +30,29 @@ Indices = range | NDArray[np.int64]
 class Rows:
     """The rows of one array, wherever its values are."""
 
+    #: blocks are in memory of their own, and nobody else's
+    owned = False
+
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         self.dtype = dtype
         self.shape = shape
+        #: text, or what numpy does not know: a batch of its rows is a list
+        self.listed = dtype.kind in "USO" or dtype.hasobject
 
     def block(self, numbers: Indices) -> NDArray[Any]:
+        """The rows with these numbers."""
         raise NotImplementedError
+
+    def fill(self, numbers: Indices, out: NDArray[Any]) -> None:
+        """Copy the rows with these numbers into `out`."""
+        out[...] = self.block(numbers)
 
     def whole(self) -> NDArray[Any]:
         """The array itself, which may have no dimension, and so no rows."""
         raise NotImplementedError
 
 
-class _Mapped(Rows):
+class Mapped(Rows):
     """In memory, or mapped into it."""
 
     def __init__(self, array: NDArray[Any]) -> None:
@@ -51,6 +61,14 @@ class _Mapped(Rows):
 
     def block(self, numbers: Indices) -> NDArray[Any]:
         return self.array[numbers.start : numbers.stop] if isinstance(numbers, range) else self.array[numbers]
+
+    def fill(self, numbers: Indices, out: NDArray[Any]) -> None:
+        array = self.array
+        if isinstance(numbers, range) or not array.flags.c_contiguous or array.dtype != out.dtype:
+            super().fill(numbers, out)
+        else:
+            # Without "clip" numpy would go through a buffer of its own. The numbers are in range.
+            array.take(numbers, axis=0, out=out, mode="clip")
 
     def whole(self) -> NDArray[Any]:
         return self.array
@@ -89,13 +107,13 @@ def npy_rows(path: str, file: storage.File, at: int, size: int) -> Rows:
         raise ValueError(f"{dtype}{list(shape)} takes {count * dtype.itemsize} bytes, and {size - length} follow")
     here = storage.local(path)
     if not count or not dtype.itemsize:
-        return _Mapped(np.empty(shape, dtype))
+        return Mapped(np.empty(shape, dtype))
     if here is not None:
         order = "F" if fortran else "C"
         found = np.memmap(here, dtype, mode="r", offset=at + length, shape=shape, order=order)  # type: ignore[call-overload]
-        return _Mapped(np.asarray(found))
+        return Mapped(np.asarray(found))
     if fortran:
-        return _Mapped(npy_array(file.read_at(at, size)))
+        return Mapped(npy_array(file.read_at(at, size)))
     return _Remote(file, dtype, shape, at + length)
 
 
@@ -120,7 +138,8 @@ def npz_arrays(path: str, file: storage.File, options: Mapping[str, Any] | None)
             except (ValueError, OSError) as exc:
                 if isinstance(exc, OSError) and (exc.errno is not None or isinstance(exc, ReadError)):
                     raise  # of the system; that of bz2 over damaged data has no number
-                raise ValueError(f"{member.filename!r}: {exc}") from exc
+                kind = Pickled if isinstance(exc, Pickled) else ValueError
+                raise kind(f"{member.filename!r}: {exc}") from exc
             if member.compress_type != zipfile.ZIP_STORED:
                 nbytes += rows[name].whole().nbytes
     if not rows:
@@ -130,7 +149,9 @@ def npz_arrays(path: str, file: storage.File, options: Mapping[str, Any] | None)
 
 def _member_rows(path: str, file: storage.File, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Rows:
     if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
-        return _Mapped(_decompressed(archive, member))
+        return Mapped(_decompressed(archive, member))
+    if member.header_offset < 0:
+        raise ValueError("it begins before the file")
     head = file.read_at(member.header_offset, 30)
     # The lengths of name and extra field are those of the member's own header, not of the directory.
     skipped = 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")

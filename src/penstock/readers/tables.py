@@ -167,7 +167,7 @@ def from_hdf5(
 
     ``fields`` are the data sets to read, as ``"group/name"``; without it all are read, and must have the same
     number of rows. A single name gives rows without a dict. Each process opens the files for itself. For a fast
-    shuffle, write data sets without chunks and compression, or with chunks of one row.
+    shuffle, write data sets without compression, in chunks of whole rows or without chunks.
 
     >>> import tempfile, h5py
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -9,24 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PlanError
+from penstock.formats.columns import dicts
 from penstock.memory.recycle import Recycler
-from penstock.sources.source import (
-    IndexedSource,
-    Indices,
-    bare_subset,
-    content_of,
-    length_of,
-    picked,
-    subset_of,
-    why_long_list,
-)
+from penstock.sources.chosen import ChosenSource, subset_of
+from penstock.sources.source import Indices, length_of, why_long_list
 from penstock.tensors import array_of, dtype_name, is_tensor, tensor_of
 from penstock.trees import batch_dtype, stacked
 
 __all__ = ["ArraySource"]
 
 
-class ArraySource(IndexedSource):
+class ArraySource(ChosenSource):
     """Row i of every array. Over real arrays a batch is one vectorised read.
 
     A column is read in one of three ways: a numpy array (a memmap too) by slices and index arrays;
@@ -59,7 +52,7 @@ class ArraySource(IndexedSource):
         self.rows: int = next(iter(lengths.values()))
         if with_index and self.names is not None and "index" in self.names:
             raise PlanError("from_arrays(with_index=True) adds a field 'index', and there is one; rename yours")
-        self.subset: NDArray[np.int64] | None = subset_of(self.rows, indices, "from_arrays")
+        self.subset = subset_of(self.rows, indices, "from_arrays")
         self.with_index = with_index
 
     def _name(self, number: int) -> str:
@@ -90,21 +83,12 @@ class ArraySource(IndexedSource):
     def heap_bytes(self) -> int:
         return sum(column.array.nbytes for column in self.columns if type(column.array) is np.ndarray)
 
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
-
-    def __len__(self) -> int:
-        return self.rows if self.subset is None else len(self.subset)
-
     @property
-    def content(self) -> str:
-        return content_of(self.subset)
-
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
+    def whole_length(self) -> int:
+        return self.rows
 
     def read(self, indices: Indices) -> list[Any]:
-        indices = picked(indices, self.subset)
+        indices = self.numbers(indices)
         columns = [column.rows(indices) for column in self.columns]
         if self.with_index:
             columns.append(_numbers(indices))
@@ -113,13 +97,13 @@ class ArraySource(IndexedSource):
     def _samples(self, columns: list[list[Any]]) -> list[Any]:
         if self.names is not None:
             names = [*self.names, "index"] if self.with_index else self.names
-            return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            return dicts(names, columns, len(columns[0]))
         if self.with_index:
             columns = [columns[-1], *columns[:-1]]
         return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
     def read_batch(self, indices: Indices) -> Any:
-        indices = picked(indices, self.subset)
+        indices = self.numbers(indices)
         blocks = [column.block(indices) for column in self.columns]
         for number, block in enumerate(blocks):
             if len(block) != len(indices):

@@ -18,8 +18,9 @@ from penstock.formats.columns import Columns, arrow, import_arrow
 from penstock.formats.groups import Groups
 from penstock.formats.seekable import arrow_name, seekable
 from penstock.formats.sound import check_batch
+from penstock.sources.chosen import ChosenSource, subset_of
 from penstock.sources.shards import Options
-from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
+from penstock.sources.source import Indices
 from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource, batch_of
 
 __all__ = ["ArrowSource", "ArrowTable"]
@@ -30,7 +31,7 @@ _FILE_MAGIC = b"ARROW1"
 _LARGE_BYTES = 1 << 24
 
 
-class ArrowTable(IndexedSource):
+class ArrowTable(ChosenSource):
     """Rows of a table in memory."""
 
     verb = "from_arrow"
@@ -46,23 +47,14 @@ class ArrowTable(IndexedSource):
     def label(self) -> str:
         return f"from_arrow(table of {self.table.num_rows} rows: {', '.join(self.table.schema.names)})"
 
-    def __len__(self) -> int:
-        return int(self.table.num_rows) if self.subset is None else len(self.subset)
-
     @property
-    def content(self) -> str:
-        return content_of(self.subset)
+    def whole_length(self) -> int:
+        return int(self.table.num_rows)
 
     @property
     def stays(self) -> str:
         size = self.table.nbytes
         return f"an Arrow table of {size / 1e6:,.0f} MB" if size > _LARGE_BYTES else ""
-
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
-
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
 
     @property
     def columns(self) -> Columns:
@@ -71,14 +63,14 @@ class ArrowTable(IndexedSource):
         return self._columns
 
     def read(self, indices: Indices) -> Sequence[Any]:
-        return self.columns.rows(picked(indices, self.subset))
+        return self.columns.rows(self.numbers(indices))
 
     @property
     def reads_batches(self) -> bool:
         return True
 
     def read_batch(self, indices: Indices) -> Any:
-        chosen = picked(indices, self.subset)
+        chosen = self.numbers(indices)
         return batch_of([(self.columns, chosen, np.arange(len(chosen)))], chosen)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -212,5 +204,5 @@ class ArrowSource(TableSource):
         return _Shard(path, self.options, self.groups, self.columns)
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         return "" if self.columns is None else f"columns {', '.join(self.columns)}"

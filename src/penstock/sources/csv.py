@@ -22,8 +22,9 @@ from penstock.formats.csv import Dialect, build_index, header_of
 from penstock.formats.groups import Groups
 from penstock.formats.index import Where, index_of
 from penstock.formats.spans import read_pieces
-from penstock.sources.shards import Options, files_label, names_content, split_runs
-from penstock.sources.source import Indices, StreamSource
+from penstock.sources.shards import Options, split_runs
+from penstock.sources.source import Indices
+from penstock.sources.streams import FileStream
 from penstock.sources.tables import TableShard, TableSource
 
 __all__ = ["CsvSource", "CsvStream", "Dialect"]
@@ -159,7 +160,7 @@ class CsvSource(TableSource):
         return _Shard(path, self.options, self.groups, self.dialect, self.where)
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         return self._told
 
     @property
@@ -192,28 +193,20 @@ class CsvSource(TableSource):
         self._typed = threading.Lock()
 
 
-class CsvStream(StreamSource):
+class CsvStream(FileStream):
     """Records of compressed files, read forward."""
 
     verb = "from_csv"
 
     def __init__(self, paths: Sequence[str], dialect: Dialect, options: Options = None) -> None:
-        self.paths = list(paths)
+        super().__init__(paths, options)
         self.dialect = dialect
-        self.options = options
         self._told = f"{dialect.columns} {dict(dialect.types)}" if dialect.columns or dialect.types else ""
         self._has_types = False
 
     @property
-    def label(self) -> str:
-        return files_label(self.verb, self.paths)
-
-    @property
-    def content(self) -> str:
-        return f"{names_content(self.paths)} {self._told}".rstrip()
-
-    def shards(self) -> Sequence[str]:
-        return self.paths
+    def reading(self) -> str:
+        return self._told
 
     def open(self, shard: str, skip: int) -> Iterator[Any]:
         if not self._has_types:

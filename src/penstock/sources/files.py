@@ -6,17 +6,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from penstock.checks import check_on_error
 from penstock.errors import OnError
-from penstock.sources.listing import Listing, checked_on_error, one_line, read_or_skip
-from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
+from penstock.sources.chosen import ChosenSource, subset_of
+from penstock.sources.listing import Listing, one_line, read_or_skip
+from penstock.sources.source import Indices
 
 __all__ = ["FileSource"]
 
 
-class FileSource(IndexedSource):
+class FileSource(ChosenSource):
     """``{"data": bytes, "path": str}`` for every file, or its path alone.
 
     The files are listed when the source is made; nothing is opened before it is read.
@@ -36,10 +35,10 @@ class FileSource(IndexedSource):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.listing = Listing.of_paths(paths, storage_options, manifest, self.verb)
-        self.subset: NDArray[np.int64] | None = subset_of(len(self.listing), indices, self.verb)
+        self.subset = subset_of(len(self.listing), indices, self.verb)
         self.reads = read
         self.allow_empty = allow_empty
-        self.on_error = checked_on_error(on_error, self.verb)
+        self.on_error = check_on_error(on_error, self.verb)
 
     @property
     def label(self) -> str:
@@ -47,27 +46,22 @@ class FileSource(IndexedSource):
         return f"from_files({f'{folder}: ' if folder else ''}{len(self.listing)} files)"
 
     @property
-    def content(self) -> str:
-        return " ".join(filter(None, (self.listing.content, content_of(self.subset))))
+    def whole_content(self) -> str:
+        return self.listing.content
 
     @property
     def heap_bytes(self) -> int:
         return self.listing.names.nbytes
 
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
-
-    def __len__(self) -> int:
-        return len(self.listing) if self.subset is None else len(self.subset)
-
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
+    @property
+    def whole_length(self) -> int:
+        return len(self.listing)
 
     def name(self, index: int) -> str:
         return self.listing.path(index if self.subset is None else int(self.subset[index]))
 
     def read(self, indices: Indices) -> Sequence[Any]:
-        chosen = picked(indices, self.subset)
+        chosen = self.numbers(indices)
         numbers = chosen if isinstance(chosen, range) else chosen.tolist()
         paths = self.listing.paths(numbers)
         if not self.reads:

@@ -10,15 +10,18 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.checks import check_on_error
 from penstock.errors import OnError, PlanError
-from penstock.sources.listing import Listing, checked_on_error, one_line, read_or_skip
-from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
+from penstock.formats.columns import dicts
+from penstock.sources.chosen import ChosenSource, subset_of
+from penstock.sources.listing import Listing, one_line, read_or_skip
+from penstock.sources.source import Indices
 from penstock.storage import ALL, folders
 
 __all__ = ["FolderSource"]
 
 
-class FolderSource(IndexedSource):
+class FolderSource(ChosenSource):
     """``{"image": bytes, "label": int, "path": str}`` for every file below a folder.
 
     The label is the number of the file's first-level folder among `classes`, the sorted names of all these folders.
@@ -46,10 +49,10 @@ class FolderSource(IndexedSource):
         )
         if not len(self.listing):
             raise PlanError(f"from_folder: no file in {folder!r} matches {pattern!r}")
-        self.subset: NDArray[np.int64] | None = subset_of(len(self.listing), indices, self.verb)
+        self.subset = subset_of(len(self.listing), indices, self.verb)
         self.reads = read
         self.labelled = labels is not None
-        self.on_error = checked_on_error(on_error, self.verb)
+        self.on_error = check_on_error(on_error, self.verb)
         #: the names of the classes; a label is a number in this list
         self.classes: list[str] = []
         #: files are sorted, so those of a class follow each other: where each begins, and its label
@@ -84,36 +87,31 @@ class FolderSource(IndexedSource):
         return f"from_folder({folder}: {len(self.listing)} files, {classes})"
 
     @property
-    def content(self) -> str:
-        return " ".join(filter(None, (self.listing.content, content_of(self.subset))))
+    def whole_content(self) -> str:
+        return self.listing.content
 
     @property
     def heap_bytes(self) -> int:
         return self.listing.names.nbytes
 
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
-
-    def __len__(self) -> int:
-        return len(self.listing) if self.subset is None else len(self.subset)
-
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
+    @property
+    def whole_length(self) -> int:
+        return len(self.listing)
 
     def name(self, index: int) -> str:
         return self.listing.path(index if self.subset is None else int(self.subset[index]))
 
     def read(self, indices: Indices) -> Sequence[Any]:
-        chosen = picked(indices, self.subset)
+        chosen = self.numbers(indices)
         numbers = chosen if isinstance(chosen, range) else chosen.tolist()
         paths = self.listing.paths(numbers)
-        columns: dict[str, Sequence[Any]] = {}
+        columns: dict[str, list[Any]] = {}
         if self.reads:
             columns["image"] = read_or_skip(self.listing, paths, False, self.on_error)
         if self.labelled:
             columns["label"] = [self._labels[bisect_right(self._starts, number) - 1] for number in numbers]
         columns["path"] = paths
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return dicts(list(columns), list(columns.values()), len(numbers))
 
     @property
     def labels(self) -> NDArray[np.int64]:

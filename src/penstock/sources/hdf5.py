@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from penstock import storage
 from penstock.errors import PlanError, ReadError, missing_extra
-from penstock.formats.hdf5_chunks import Chunks, mapped_chunks
+from penstock.formats.hdf5_chunks import mapped_chunks
+from penstock.formats.rows import Mapped, Rows
 from penstock.formats.seekable import seekable
-from penstock.sources.shards import Options, Shard, ShardSource, split_runs
-from penstock.sources.source import Indices, picked
-from penstock.trees import batch_dtype, stacked
+from penstock.sources.blocks import BlockShard, BlockSource
+from penstock.sources.shards import Options
+from penstock.sources.source import Indices
 
 __all__ = ["Hdf5Source"]
 
@@ -41,60 +42,57 @@ def _h5py() -> Any:
     return h5py
 
 
-class _Column:
+class _Column(Rows):
     """A data set, and how its rows are read."""
 
     def __init__(self, dataset: Any, path: str) -> None:
-        h5py = _h5py()
-        self.shape: tuple[int, ...] = dataset.shape
-        kind = h5py.check_string_dtype(dataset.dtype)
-        self.text = kind is not None and kind.length is None
-        self.dtype: np.dtype[Any] = dataset.dtype
-        self.mapped = _mapped(dataset, path)
+        super().__init__(dataset.dtype, dataset.shape)
+        self._path = path
+        kind = _h5py().check_string_dtype(dataset.dtype)
+        text = kind is not None and kind.length is None
         here = storage.local(path)
-        self.chunks: Chunks | None = None if here is None or kind is not None else mapped_chunks(dataset, here)
-        self.array: Any = self.mapped if self.mapped is not None else dataset.asstr() if self.text else dataset
-
-    @property
-    def listed(self) -> bool:
-        """A batch of its rows is made one by one."""
-        return self.text or self.dtype.hasobject or self.dtype.kind == "S"
+        #: how rows are read past HDF5; None where only HDF5 can read them
+        self._direct: Rows | None = None
+        if here is not None:
+            self._direct = _mapped(dataset, here) or (mapped_chunks(dataset, here) if kind is None else None)
+        self._array: Any = dataset.asstr() if text else dataset
+        self.owned = self._direct is None or self._direct.owned
 
     def block(self, numbers: Indices) -> NDArray[Any]:
-        """The rows with these numbers."""
-        if self.chunks is not None:
-            return self.chunks.block(numbers)
+        try:
+            return self._block(numbers) if self._direct is None else self._direct.block(numbers)
+        except (OSError, RuntimeError, ValueError) as exc:
+            raise ReadError(f"{self._path}: rows from {int(numbers[0])} on cannot be read: {exc}") from exc
+
+    def fill(self, numbers: Indices, out: NDArray[Any]) -> None:
+        if self._direct is None:
+            out[...] = self.block(numbers)
+        else:
+            self._direct.fill(numbers, out)
+
+    def _block(self, numbers: Indices) -> NDArray[Any]:
+        """Rows that HDF5 reads."""
         if isinstance(numbers, range):
-            found: NDArray[Any] = self.array[numbers.start : numbers.stop]
+            found: NDArray[Any] = self._array[numbers.start : numbers.stop]
             return found
-        if self.mapped is not None:
-            return self.mapped[numbers]
-        out = np.empty((len(numbers), *self.shape[1:]), dtype=object if self.text else self.dtype)
+        out = np.empty((len(numbers), *self.shape[1:]), self.dtype)
         order = np.argsort(numbers, kind="stable")
         rising = numbers[order]
         bounds = np.flatnonzero(np.diff(rising) > _GAP) + 1
         for places, rows in zip(np.split(order, bounds), np.split(rising, bounds), strict=True):
             first, last = int(rows[0]), int(rows[-1])
             if first == last:
-                out[places] = self.array[first]
+                out[places] = self._array[first]
             else:
-                out[places] = self.array[first : last + 1][rows - first]
+                out[places] = self._array[first : last + 1][rows - first]
         return out
 
 
-def _mapped(dataset: Any, path: str) -> NDArray[Any] | None:
-    """The values of a data set that lie in the file as they are; None for any other."""
-    here = storage.local(path)
+def _mapped(dataset: Any, here: str) -> Rows | None:
+    """The rows of a data set whose values lie in the file as they are; None for any other."""
     offset = dataset.id.get_offset()
     plain = dataset.chunks is None and not dataset.external and not dataset.is_virtual
-    if (
-        here is None
-        or offset is None
-        or not plain
-        or dataset.dtype.hasobject
-        or not dataset.size
-        or not dataset.shape
-    ):
+    if offset is None or not plain or dataset.dtype.hasobject or not dataset.size or not dataset.shape:
         return None
     if offset + dataset.size * dataset.dtype.itemsize > os.path.getsize(here):
         raise ValueError(f"the data set {dataset.name!r} ends behind the file, which was cut short")
@@ -102,16 +100,17 @@ def _mapped(dataset: Any, path: str) -> NDArray[Any] | None:
     for row in (0, len(mapped) - 1):
         if mapped[row].tobytes() != np.asarray(dataset[row]).tobytes():
             return None  # the file counts its positions from somewhere else
-    return mapped
+    return Mapped(mapped)
 
 
-class _Shard(Shard):
+class _Shard(BlockShard):
     """One file, opened in this process."""
 
-    def __init__(self, path: str, options: Options, fields: Sequence[str] | None) -> None:
+    def __init__(self, path: str, options: Options, fields: Sequence[str] | None, alone: bool) -> None:
         super().__init__(path, options)
         self.options = options
         self.fields = fields
+        self.alone = alone
         self._opened: tuple[int, Any, dict[str, _Column]] = 0, None, {}
         columns = self.columns()
         lengths = {name: column.shape[0] if column.shape else -1 for name, column in columns.items()}
@@ -141,29 +140,6 @@ class _Shard(Shard):
                 raise ReadError(f"{self.path}: {exc}") from exc
         return self._opened[2]
 
-    def __len__(self) -> int:
-        return self.count
-
-    def name(self, number: int) -> str:
-        return f"row {number}"
-
-    def block(self, column: _Column, numbers: Indices) -> NDArray[Any]:
-        try:
-            return column.block(numbers)
-        except (OSError, RuntimeError, ValueError) as exc:
-            raise ReadError(f"{self.path}: rows from {int(numbers[0])} on cannot be read: {exc}") from exc
-
-    def read(self, numbers: Indices) -> list[Any]:
-        self.check()
-        found = {name: _rows(self.block(column, numbers)) for name, column in self.columns().items()}
-        return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
-
-
-def _rows(block: NDArray[Any]) -> list[Any]:
-    view = block.view()
-    view.flags.writeable = False
-    return list(view)
-
 
 def _columns(file: Any, path: str, fields: Sequence[str] | None) -> dict[str, _Column]:
     h5py = _h5py()
@@ -190,7 +166,7 @@ def _linked(file: Any, name: str) -> Any:
         return None
 
 
-class Hdf5Source(ShardSource):
+class Hdf5Source(BlockSource):
     """Rows of data sets in files, in any order."""
 
     verb = "from_hdf5"
@@ -207,49 +183,11 @@ class Hdf5Source(ShardSource):
         self.fields = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
         if self.fields == []:
             raise PlanError("from_hdf5(fields=) names at least one data set")
-        super().__init__(paths, indices, "raise", options)
+        super().__init__(paths, indices, options)
 
     def _opened(self, path: str) -> _Shard:
-        return _Shard(path, self.options, self.fields)
+        return _Shard(path, self.options, self.fields, self.alone)
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         return "" if self.fields is None else f"fields {', '.join(self.fields)}"
-
-    def _read(self, indices: Indices) -> Sequence[Any]:
-        rows = super()._read(indices)
-        return [next(iter(row.values())) for row in rows] if self.alone else rows
-
-    @property
-    def reads_batches(self) -> bool:
-        return True
-
-    def read_batch(self, indices: Indices) -> Any:
-        chosen = picked(indices, self.subset)
-        runs: list[tuple[_Shard, Indices, Any]] = []
-        for number, within, places in split_runs(self.starts, chosen):
-            shard = self._shard(number)
-            assert isinstance(shard, _Shard)
-            shard.check()
-            runs.append((shard, within, places))
-        batch = {name: _joined(runs, name, chosen) for name in runs[0][0].columns()}
-        return next(iter(batch.values())) if self.alone else batch
-
-
-def _joined(runs: list[tuple[_Shard, Indices, Any]], name: str, indices: Indices) -> Any:
-    """The rows of one data set from several files as a batch."""
-    first = runs[0][0].columns()[name]
-    blocks = [shard.block(shard.columns()[name], within) for shard, within, _ in runs]
-    if first.listed or any(block.shape[1:] != first.shape[1:] for block in blocks):
-        rows: list[Any] = [None] * len(indices)
-        for block, (_, _, places) in zip(blocks, runs, strict=True):
-            for place, row in zip(places, block, strict=True):
-                rows[place] = row
-        return stacked(rows, lambda place: f"sample {int(indices[place])}", path=name)
-    dtype = batch_dtype(first.dtype)
-    if len(blocks) == 1 and first.mapped is None and blocks[0].dtype == dtype:
-        return blocks[0]  # which is in memory of its own
-    out = np.empty((len(indices), *first.shape[1:]), dtype=dtype)
-    for block, (_, _, places) in zip(blocks, runs, strict=True):
-        out[slice(places.start, places.stop) if isinstance(places, range) else places] = block
-    return out

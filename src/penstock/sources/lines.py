@@ -20,8 +20,9 @@ from penstock.formats.index import Where, index_of
 from penstock.formats.lines import build_index, build_index_without_blank, forward, stripped
 from penstock.formats.spans import read_pieces
 from penstock.formats.tree import from_json
-from penstock.sources.shards import Options, Shard, ShardSource, files_label, names_content
-from penstock.sources.source import Indices, StreamSource
+from penstock.sources.shards import Options, Shard, ShardSource
+from penstock.sources.source import Indices
+from penstock.sources.streams import FileStream
 
 __all__ = ["Json", "LineSource", "LineStream", "Text"]
 
@@ -195,33 +196,25 @@ class LineSource(ShardSource):
         return _Lines(path, self.options, self.what, self.where)
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         return self.what.told
 
 
-class LineStream(StreamSource):
+class LineStream(FileStream):
     """Lines of compressed files, read forward."""
 
     def __init__(self, paths: Sequence[str], what: Text | Json, most: int, options: Options = None) -> None:
-        self.paths = list(paths)
+        super().__init__(paths, options)
         self.what = what
         self.most = most
-        self.options = options
 
     @property
     def verb(self) -> str:  # type: ignore[override]
         return self.what.verb
 
     @property
-    def label(self) -> str:
-        return files_label(self.verb, self.paths)
-
-    @property
-    def content(self) -> str:
-        return f"{names_content(self.paths)} {self.what.told}".rstrip()
-
-    def shards(self) -> Sequence[str]:
-        return self.paths
+    def reading(self) -> str:
+        return self.what.told
 
     def open(self, shard: str, skip: int) -> Iterator[Any]:
         what = self.what

@@ -35,7 +35,7 @@ from penstock.storage import (
     walked,
 )
 
-__all__ = ["Listing", "checked_on_error", "one_line", "read_or_skip"]
+__all__ = ["Listing", "one_line", "read_or_skip"]
 
 _FORMAT = "penstock manifest 1"
 #: lines of a manifest that are decoded at a time
@@ -166,12 +166,6 @@ class Listing:
             bad = next(path for path, data in zip(paths, found, strict=True) if not data)
             raise ReadError(f"{bad}: the file is empty")
         return found
-
-
-def checked_on_error(on_error: Any, what: str) -> OnError:
-    if on_error not in ("raise", "skip"):
-        raise PlanError(f"{what}: on_error= is 'raise' or 'skip', got {on_error!r}")
-    return on_error  # type: ignore[no-any-return]
 
 
 def read_or_skip(listing: Listing, paths: Sequence[str], empty: bool, on_error: OnError) -> list[bytes]:

@@ -154,22 +154,24 @@ class _Shard(Shard):
         self.check()
         try:
             with self.environment.begin() as transaction, transaction.cursor() as cursor:
-                found = self._in_order(cursor, numbers) or self._by_key(cursor, numbers)
+                found = self._in_order(cursor, numbers) or self._held(self._by_key(cursor, numbers))
         except self._used[1].error as exc:
             first = self._key(int(numbers[0]))
             raise ReadError(f"{self.folder}: the entries from {first!r} on cannot be read: {exc}") from exc
-        if self.tree:
-            return [self._restored(key, value) for key, value in found]
-        return [{"key": key, "value": value} for key, value in found]
+        return [self._restored(key, value) for key, value in found] if self.tree else found
 
-    def _in_order(self, cursor: Any, numbers: Indices) -> list[tuple[bytes, bytes]]:
+    def _held(self, entries: Iterable[tuple[bytes, bytes]]) -> list[Any]:
+        """The samples of these entries. A tree is restored later, once its entry is known to be the right one."""
+        return list(entries) if self.tree else [{"key": key, "value": value} for key, value in entries]
+
+    def _in_order(self, cursor: Any, numbers: Indices) -> list[Any]:
         """Entries that follow each other in the database: one search, no list of keys; nothing if they do not."""
         if not self.in_order or not isinstance(numbers, range) or len(numbers) < 2:
             return []
         if not cursor.set_key(self._key(numbers[0])):
             return []
-        found = list(islice(cursor.iternext(), len(numbers)))
-        return found if len(found) == len(numbers) and found[-1][0] == self._key(numbers[-1]) else []
+        found = self._held(islice(cursor.iternext(), len(numbers)))
+        return found if len(found) == len(numbers) and cursor.key() == self._key(numbers[-1]) else []
 
     def _by_key(self, cursor: Any, numbers: Indices) -> list[tuple[bytes, bytes]]:
         chosen = np.asarray(numbers, dtype=np.int64)
@@ -223,7 +225,7 @@ class LmdbSource(ShardSource):
         return _data(path)
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         if self.keys is None:
             return ""
         from hashlib import blake2b

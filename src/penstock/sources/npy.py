@@ -13,26 +13,20 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from penstock import storage
 from penstock.errors import ReadError
 from penstock.formats.groups import Groups
-from penstock.formats.npy import npy_array
+from penstock.formats.npy import Pickled, npy_array
 from penstock.formats.rows import Arrays, Rows, npy_rows, npz_arrays
-from penstock.memory.recycle import Recycler
-from penstock.sources.shards import Options, Shard, ShardSource, files_label, names_content, split_runs
-from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
-from penstock.trees import batch_dtype, stacked
+from penstock.sources.blocks import BlockShard, BlockSource
+from penstock.sources.chosen import ChosenSource, subset_of
+from penstock.sources.shards import Options, Shard, files_label, names_content
+from penstock.sources.source import Indices
 
 __all__ = ["CACHE_BYTES", "NpyFiles", "NpySource"]
 
 #: decompressed arrays that a process keeps
 CACHE_BYTES = 1 << 29
-#: kinds of arrays whose rows make a list of a batch: text, and what numpy does not know
-_LISTED = "USO"
-
-
 #: what zipfile and its decompressors raise over damaged files
 _DAMAGE = (ValueError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError)
 
@@ -45,10 +39,11 @@ def _is_npz(path: str) -> bool:
 
 
 def _bad(path: str, exc: Exception) -> ReadError:
-    return ReadError(f"{path}: {exc}; the file is damaged, or is not what its name says")
+    hint = "" if isinstance(exc, Pickled) else "; the file is damaged, or is not what its name says"
+    return ReadError(f"{path}: {exc}{hint}")
 
 
-class _Shard(Shard):
+class _Shard(BlockShard):
     """One file: its arrays by name; a ``.npy`` file has one without a name."""
 
     def __init__(self, path: str, options: Options, groups: Groups[Arrays]) -> None:
@@ -56,22 +51,23 @@ class _Shard(Shard):
         self.options = options
         self.groups = groups
         self._rows: Mapping[str, Rows] | None = None
-        for name, rows in self.arrays().items():
+        for name, rows in self.columns().items():
             if not rows.shape:
                 what = f"the array {name!r}" if name else "its array"
                 raise ReadError(f"{path}: {what} has no dimension, so no rows; rows=False gives whole files")
-        lengths = {name: rows.shape[0] for name, rows in self.arrays().items()}
+        lengths = {name: rows.shape[0] for name, rows in self.columns().items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
             raise ReadError(f"{path}: its arrays have different lengths ({told}), so they have no rows in common")
         self.count = next(iter(lengths.values()))
+        self.alone = list(lengths) == [""]
         #: what rows of other files must be like; strings may be of any length
         self.form = {
-            name: ("text" if rows.dtype.kind in _LISTED else str(rows.dtype), rows.shape[1:])
-            for name, rows in self.arrays().items()
+            name: ("text" if rows.listed else str(rows.dtype), rows.shape[1:])
+            for name, rows in self.columns().items()
         }
 
-    def arrays(self) -> Mapping[str, Rows]:
+    def columns(self) -> Mapping[str, Rows]:
         """The arrays; compressed ones may have to be decompressed again."""
         if self._rows is not None:
             return self._rows
@@ -86,27 +82,8 @@ class _Shard(Shard):
             self._rows = found.rows
         return found.rows
 
-    def __len__(self) -> int:
-        return self.count
 
-    def name(self, number: int) -> str:
-        return f"row {number}"
-
-    def read(self, numbers: Indices) -> list[Any]:
-        self.check()
-        columns = {name: _read_only(rows.block(numbers)) for name, rows in self.arrays().items()}
-        if list(columns) == [""]:
-            return list(columns[""])
-        return [dict(zip(columns, row, strict=True)) for row in zip(*map(list, columns.values()), strict=True)]
-
-
-def _read_only(block: NDArray[Any]) -> NDArray[Any]:
-    view = block.view()
-    view.flags.writeable = False
-    return view
-
-
-class NpySource(ShardSource):
+class NpySource(BlockSource):
     """Rows of arrays in files, in any order."""
 
     verb = "from_npy"
@@ -120,8 +97,7 @@ class NpySource(ShardSource):
     ) -> None:
         self.groups: Groups[Arrays] = Groups(cache_bytes)
         self._forms: dict[int, Form] = {}
-        super().__init__(paths, indices, "raise", options)
-        self._recycler = Recycler()
+        super().__init__(paths, indices, options)
 
     def _opened(self, path: str) -> _Shard:
         return _Shard(path, self.options, self.groups)
@@ -142,45 +118,6 @@ class NpySource(ShardSource):
         self._forms.clear()
         return counts
 
-    @property
-    def reads_batches(self) -> bool:
-        return True
-
-    def read_batch(self, indices: Indices) -> Any:
-        chosen = picked(indices, self.subset)
-        runs = []
-        for number, within, places in split_runs(self.starts, chosen):
-            shard = self._shard(number)
-            assert isinstance(shard, _Shard)
-            shard.check()
-            runs.append((shard.arrays(), within, places))
-        names = list(runs[0][0])
-        batch = {
-            name: self._joined([(arrays[name], within, places) for arrays, within, places in runs], chosen, name)
-            for name in names
-        }
-        return batch[""] if names == [""] else batch
-
-    def _joined(self, runs: list[tuple[Rows, Indices, Any]], indices: Indices, name: str) -> Any:
-        dtype = runs[0][0].dtype
-        if dtype.kind in _LISTED:
-            rows: list[Any] = [None] * len(indices)
-            for one, within, places in runs:
-                for place, row in zip(places, _read_only(one.block(within)), strict=True):
-                    rows[place] = row
-            return stacked(rows, lambda place: f"sample {int(indices[place])}", path=name)
-        out = self._recycler.empty((len(indices), *runs[0][0].shape[1:]), batch_dtype(dtype))
-        for one, within, places in runs:
-            out[slice(places.start, places.stop) if isinstance(places, range) else places] = one.block(within)
-        return out
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_recycler": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._recycler = Recycler()
-
 
 def _told(form: Form) -> str:
     return ", ".join(
@@ -188,7 +125,7 @@ def _told(form: Form) -> str:
     )
 
 
-class NpyFiles(IndexedSource):
+class NpyFiles(ChosenSource):
     """Whole files: an array, or a dict of them, is one sample."""
 
     verb = "from_npy"
@@ -203,23 +140,18 @@ class NpyFiles(IndexedSource):
         return files_label(self.verb, self.paths)
 
     @property
-    def content(self) -> str:
-        return " ".join(filter(None, (names_content(self.paths), content_of(self.subset))))
+    def whole_content(self) -> str:
+        return names_content(self.paths)
 
-    def __len__(self) -> int:
-        return len(self.paths) if self.subset is None else len(self.subset)
-
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
-
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
+    @property
+    def whole_length(self) -> int:
+        return len(self.paths)
 
     def name(self, index: int) -> str:
-        return self.paths[int(picked(range(index, index + 1), self.subset)[0])]
+        return self.paths[int(self.numbers(range(index, index + 1))[0])]
 
     def read(self, indices: Indices) -> list[Any]:
-        return [self._whole(self.paths[int(number)]) for number in picked(indices, self.subset)]
+        return [self._whole(self.paths[int(number)]) for number in self.numbers(indices)]
 
     def _whole(self, path: str) -> Any:
         file = storage.file(path, self.options)

@@ -20,8 +20,10 @@ from penstock.formats.groups import Groups
 from penstock.formats.kinds import META, Form, Restored
 from penstock.formats.seekable import arrow_name, seekable
 from penstock.ops.op import Length
-from penstock.sources.shards import Options, files_label, names_content
-from penstock.sources.source import Indices, StreamSource, subset_of
+from penstock.sources.chosen import subset_of
+from penstock.sources.shards import Options
+from penstock.sources.source import Indices
+from penstock.sources.streams import FileStream
 from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource, said
 
 __all__ = ["ParquetSource", "ParquetStream"]
@@ -211,9 +213,8 @@ class ParquetSource(TableSource):
         return _Shard(path, self.options, self.groups, self.columns)
 
     @property
-    def _reading(self) -> str:
-        said = [] if self.columns is None else [f"columns {', '.join(self.columns)}"]
-        return " ".join([*said, *([] if self.filter is None else [str(self.filter)])])
+    def reading(self) -> str:
+        return _told(self.columns, self.filter)
 
     def _left(self, filter: _Filter) -> NDArray[np.int64]:
         """The numbers of the rows that the filter leaves, of all files."""
@@ -227,7 +228,12 @@ class ParquetSource(TableSource):
         return np.concatenate(found)
 
 
-class ParquetStream(StreamSource):
+def _told(columns: Sequence[str] | None, filter: _Filter | None) -> str:
+    said = [] if columns is None else [f"columns {', '.join(columns)}"]
+    return " ".join([*said, *([] if filter is None else [str(filter)])])
+
+
+class ParquetStream(FileStream):
     """Rows of Parquet files, a row group after the other; each is a shard."""
 
     verb = "from_parquet"
@@ -239,21 +245,15 @@ class ParquetStream(StreamSource):
         filters: Any = None,
         options: Options = None,
     ) -> None:
-        self.paths = list(paths)
+        super().__init__(paths, options)
         self.columns = None if columns is None else list(columns)
         self.filter = None if filters is None else _Filter(filters)
-        self.options = options
         self._rows: int | None = None
         self._shards: list[tuple[str, int]] | None = None
 
     @property
-    def label(self) -> str:
-        return files_label(self.verb, self.paths)
-
-    @property
-    def content(self) -> str:
-        said = [names_content(self.paths), "" if self.columns is None else f"columns {', '.join(self.columns)}"]
-        return " ".join(filter(None, [*said, "" if self.filter is None else str(self.filter)]))
+    def reading(self) -> str:
+        return _told(self.columns, self.filter)
 
     def length(self) -> Length:
         self.shards()

@@ -6,19 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.errors import PlanError
-from penstock.sources.source import (
-    IndexedSource,
-    Indices,
-    bare_subset,
-    content_of,
-    length_of,
-    picked,
-    subset_of,
-    why_long_list,
-)
+from penstock.sources.chosen import ChosenSource, subset_of
+from penstock.sources.source import Indices, length_of, why_long_list
 from penstock.trees import read_only
 
 __all__ = ["SequenceSource"]
@@ -31,7 +22,7 @@ _SLICED = (list, tuple, range)
 _IMMUTABLE = {int, float, str, bytes, bool, complex, type(None)}
 
 
-class SequenceSource(IndexedSource):
+class SequenceSource(ChosenSource):
     """``dataset[i]`` for every i; several at once by ``dataset.__getitems__`` where there is one."""
 
     verb = "from_sequence"
@@ -53,9 +44,7 @@ class SequenceSource(IndexedSource):
                 "x.mask as two arrays to from_arrays"
             )
         self.dataset = read_only(dataset) if isinstance(dataset, np.ndarray) else dataset
-        self.subset: NDArray[np.int64] | None = subset_of(
-            length_of(dataset, "from_sequence"), indices, "from_sequence"
-        )
+        self.subset = subset_of(length_of(dataset, self.verb), indices, self.verb)
         self.with_index = with_index
 
     @property
@@ -74,22 +63,13 @@ class SequenceSource(IndexedSource):
     def heap_bytes(self) -> int:
         return self.dataset.nbytes if type(self.dataset) is np.ndarray else 0
 
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
-
-    def __len__(self) -> int:
-        return len(self.dataset) if self.subset is None else len(self.subset)
-
     @property
-    def content(self) -> str:
-        return content_of(self.subset)
-
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
+    def whole_length(self) -> int:
+        return len(self.dataset)
 
     def read(self, indices: Indices) -> Sequence[Any]:
         if self.subset is not None:
-            indices = picked(indices, self.subset)
+            indices = self.numbers(indices)
         elif type(self.dataset) is range and type(indices) is range and not self.with_index:
             return self.dataset[indices.start : indices.stop : indices.step]
         samples = self._items(indices)

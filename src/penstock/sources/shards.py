@@ -19,10 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import storage
-from penstock.errors import OnError, PlanError, ReadError, Skip
-from penstock.sources.source import IndexedSource, Indices, bare_subset, content_of, picked, subset_of
+from penstock.checks import check_on_error
+from penstock.errors import ReadError, Skip
+from penstock.sources.chosen import ChosenSource, subset_of
+from penstock.sources.source import Indices
 
-__all__ = ["Options", "Shard", "ShardSource", "check_on_error", "files_label", "names_content", "split_runs"]
+__all__ = ["Options", "Shard", "ShardSource", "files_label", "names_content", "split_runs"]
 
 #: threads that make indexes; they mostly wait for the disk or the network
 _INDEXERS = 8
@@ -86,13 +88,7 @@ def names_content(paths: Sequence[str]) -> str:
     return f"files {blake2b(told.encode('utf-8', 'surrogateescape'), digest_size=8).hexdigest()}"
 
 
-def check_on_error(on_error: Any, verb: str) -> OnError:
-    if on_error not in ("raise", "skip"):
-        raise PlanError(f"{verb}(on_error=) takes 'raise' or 'skip', got {on_error!r}")
-    return "skip" if on_error == "skip" else "raise"
-
-
-class ShardSource(IndexedSource):
+class ShardSource(ChosenSource):
     """Records of several files, one file after the other, each of which can be read at any position."""
 
     #: shards that are kept at the same time in one process; those of most formats hold an index and no descriptor
@@ -114,7 +110,6 @@ class ShardSource(IndexedSource):
         self._starts: NDArray[np.int64] | None = None
         self._contents: list[str] = []
         self._sizes: list[int] = []
-        self.subset: NDArray[np.int64] | None = None
         if indices is not None:
             self.subset = subset_of(int(self.starts[-1]), indices, self.verb)
 
@@ -167,11 +162,12 @@ class ShardSource(IndexedSource):
     def _note(self, number: int, shard: Shard) -> None:
         """A shard was opened for the first time. Several threads call it."""
 
-    def __len__(self) -> int:
-        return int(self.starts[-1]) if self.subset is None else len(self.subset)
+    @property
+    def whole_length(self) -> int:
+        return int(self.starts[-1])
 
     @property
-    def content(self) -> str:
+    def whole_content(self) -> str:
         """Names, sizes and counts of the files; not their times and folders, which a copy does not keep."""
         from hashlib import blake2b
 
@@ -181,19 +177,16 @@ class ShardSource(IndexedSource):
             for path, size, count in zip(self.paths, self._sizes, counts, strict=True)
         )
         files = f"files {blake2b(told.encode('utf-8', 'surrogateescape'), digest_size=8).hexdigest()}"
-        return " ".join(filter(None, (files, self._reading, content_of(self.subset))))
+        return f"{files} {self.reading}".rstrip()
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         """What else decides what a sample is: arguments of the source."""
         return ""
 
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
-
     def name(self, index: int) -> str:
         """File and record of a sample, as messages show it."""
-        number = int(picked(range(index, index + 1), self.subset)[0])
+        number = int(self.numbers(range(index, index + 1))[0])
         shard = int(np.searchsorted(self.starts, number, side="right")) - 1
         file = os.path.basename(self.paths[shard])
         try:
@@ -201,13 +194,10 @@ class ShardSource(IndexedSource):
         except (OSError, ValueError):
             return file  # it cannot be opened, which is what is to be reported
 
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
-
     # ------------------------------------------------------------------ reading
 
     def read(self, indices: Indices) -> Sequence[Any]:
-        samples: Sequence[Any] = self._guarded(lambda: self._read(picked(indices, self.subset)))
+        samples: Sequence[Any] = self._guarded(lambda: self._read(self.numbers(indices)))
         return samples
 
     def _guarded(self, call: Callable[[], Any]) -> Any:

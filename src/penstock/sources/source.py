@@ -25,6 +25,7 @@ from penstock.ops.op import Key, Op
 from penstock.trees import nbytes
 
 __all__ = [
+    "Bare",
     "Composite",
     "Flow",
     "IndexedSource",
@@ -32,10 +33,8 @@ __all__ = [
     "Opening",
     "Source",
     "StreamSource",
-    "bare_subset",
-    "content_of",
     "length_of",
-    "subset_of",
+    "picked",
     "why_long_list",
 ]
 
@@ -130,13 +129,15 @@ class IndexedSource(Source):
 
     def bare(self) -> IndexedSource:
         """What is left of the source without its data: its length, and what its samples are called."""
-        return _Bare(self.label, len(self), None)
+        return Bare(self.label, len(self), None)
 
     def length(self) -> int:
         return len(self)
 
 
-class _Bare(IndexedSource):
+class Bare(IndexedSource):
+    """What is left of a source without its data."""
+
     verb = "from_nothing"
 
     def __init__(self, label: str, size: int, subset: NDArray[np.int64] | None) -> None:
@@ -156,11 +157,6 @@ class _Bare(IndexedSource):
 
     def read(self, indices: Indices) -> Sequence[Any]:
         raise PlanError(f"{self._label} is not here")
-
-
-def bare_subset(source: IndexedSource, subset: NDArray[np.int64] | None) -> IndexedSource:
-    """`IndexedSource.bare` for a source that is a subset of something."""
-    return _Bare(source.label, len(source), subset)
 
 
 @dataclass(slots=True)
@@ -243,31 +239,6 @@ def length_of(data: Any, what: str) -> int:
             f"{what}: a {type(data).__name__} of more than {sys.maxsize} samples is more than can be counted; "
             "give a part of it, or read it forward with from_iterable"
         ) from None
-
-
-def subset_of(n: int, indices: Any, what: str) -> NDArray[np.int64] | None:
-    """`indices=` as an array of positions in a source of `n` samples, checked."""
-    if indices is None:
-        return None
-    array = np.asarray(indices if hasattr(indices, "__len__") else list(indices))
-    if array.size == 0:
-        return np.empty(0, dtype=np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise PlanError(f"{what}: indices= takes a 1-D sequence of integers, got {array.dtype} {array.shape}")
-    array = array.astype(np.int64)
-    if array.min() < -n or array.max() >= n:
-        bad = int(array[(array < -n) | (array >= n)][0])
-        raise PlanError(f"{what}: index {bad} is outside a source of {n} samples")
-    return np.where(array < 0, array + n, array)
-
-
-def content_of(subset: NDArray[np.int64] | None) -> str:
-    """What tells one subset from another."""
-    if subset is None:
-        return ""
-    from hashlib import blake2b
-
-    return f"indices {blake2b(subset.tobytes(), digest_size=4).hexdigest()}"
 
 
 def picked(indices: Indices, subset: NDArray[np.int64] | None) -> Indices:

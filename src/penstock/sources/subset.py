@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import PlanError
 from penstock.indices import split
-from penstock.sources.source import Composite, IndexedSource, Indices, Source, content_of, picked, subset_of
+from penstock.sources.chosen import content_of, subset_of
+from penstock.sources.source import Composite, IndexedSource, Indices, Source, picked
 
 __all__ = ["Subset", "split_source"]
 

@@ -19,7 +19,7 @@ from penstock.errors import ReadError
 from penstock.formats.columns import Columns, arrow
 from penstock.formats.groups import Groups
 from penstock.sources.shards import Options, Shard, ShardSource, split_runs
-from penstock.sources.source import Indices, picked
+from penstock.sources.source import Indices
 from penstock.trees import stacked
 
 __all__ = ["CACHE_BYTES", "TableShard", "TableSource", "batch_of", "said"]
@@ -56,7 +56,6 @@ class TableShard(Shard):
 
     def group(self, number: int, names: list[str]) -> Columns:
         """A decoded row group with its columns in the order of `names`, which may be kept from before."""
-        self.check()
         return self.groups.get((self.path, number), lambda: self.columns(self.ordered(number, names)))
 
     def ordered(self, group: int, names: list[str]) -> Any:
@@ -158,7 +157,7 @@ class TableSource(ShardSource):
         return True
 
     def read_batch(self, indices: Indices) -> Any:
-        chosen = picked(indices, self.subset)
+        chosen = self.numbers(indices)
         return self._guarded(lambda: self._sound(chosen, lambda: batch_of(self._runs(chosen), chosen)))
 
     def _read(self, indices: Indices) -> Sequence[Any]:
@@ -210,7 +209,7 @@ class TableSource(ShardSource):
         shards = split_runs(self.starts, indices)
         if len(shards) == 1:
             number, rows, _ = shards[0]
-            table = self._table(number)
+            table = self._unchanged(number)
             runs = split_runs(table.starts, rows)
             if len(runs) == 1:
                 group, within, _ = runs[0]
@@ -221,9 +220,9 @@ class TableSource(ShardSource):
                 return [(columns, within, _NOWHERE)]
             return [(table.group(group, self.names), within, np.asarray(places)) for group, within, places in runs]
         return [
-            (self._table(number).group(group, self.names), within, np.asarray(places)[np.asarray(inner)])
-            for number, rows, places in shards
-            for group, within, inner in split_runs(self._table(number).starts, rows)
+            (table.group(group, self.names), within, np.asarray(places)[np.asarray(inner)])
+            for table, rows, places in [(self._unchanged(number), rows, places) for number, rows, places in shards]
+            for group, within, inner in split_runs(table.starts, rows)
         ]
 
     def _scattered(self, indices: Indices) -> list[tuple[Columns, Indices, NDArray[np.int64]]] | None:
@@ -238,6 +237,11 @@ class TableSource(ShardSource):
             return self.decoded_bytes > self.groups.most_bytes
         span = int(indices.max()) - int(indices.min())
         return span * self.group_count > _FEW * int(self.starts[-1])
+
+    def _unchanged(self, number: int) -> TableShard:
+        table = self._table(number)
+        table.check()
+        return table
 
     def _table(self, number: int) -> TableShard:
         shard = self._shard(number)

@@ -23,8 +23,9 @@ from penstock.formats.index import Where, index_of, unpacked
 from penstock.formats.spans import read_pieces
 from penstock.formats.tar import BLOCK
 from penstock.formats.webdataset import KIND, TREE, build_index, samples
-from penstock.sources.shards import Options, Shard, ShardSource, files_label, names_content
-from penstock.sources.source import Indices, StreamSource
+from penstock.sources.shards import Options, Shard, ShardSource
+from penstock.sources.source import Indices
+from penstock.sources.streams import FileStream
 
 __all__ = ["Fields", "Layout", "TarSource", "TarStream"]
 
@@ -304,31 +305,23 @@ class TarSource(ShardSource):
         return counts
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         return self.layout.told()
 
 
-class TarStream(StreamSource):
+class TarStream(FileStream):
     """Samples of compressed archives, read forward."""
 
     verb = "from_tar"
 
     def __init__(self, paths: Sequence[str], layout: Layout, most: int, options: Options = None) -> None:
-        self.paths = list(paths)
+        super().__init__(paths, options)
         self.layout = layout
         self.most = most
-        self.options = options
 
     @property
-    def label(self) -> str:
-        return files_label(self.verb, self.paths)
-
-    @property
-    def content(self) -> str:
-        return f"{names_content(self.paths)} {self.layout.told()}".rstrip()
-
-    def shards(self) -> Sequence[str]:
-        return self.paths
+    def reading(self) -> str:
+        return self.layout.told()
 
     def open(self, shard: str, skip: int) -> Iterator[Any]:
         layout = self.layout

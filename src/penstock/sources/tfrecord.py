@@ -19,8 +19,9 @@ from penstock.formats.example import parse_example
 from penstock.formats.index import Where, index_of
 from penstock.formats.spans import read_pieces
 from penstock.formats.tfrecord import FOOTER, HEADER, KIND, all_checked, build_index, forward
-from penstock.sources.shards import Options, Shard, ShardSource, files_label, names_content
-from penstock.sources.source import Indices, StreamSource
+from penstock.sources.shards import Options, Shard, ShardSource
+from penstock.sources.source import Indices
+from penstock.sources.streams import FileStream
 
 __all__ = ["Examples", "RecordSource", "RecordStream"]
 
@@ -158,11 +159,11 @@ class RecordSource(ShardSource):
         return _Records(path, self.options, self.examples, self.check_data, self.where)
 
     @property
-    def _reading(self) -> str:
+    def reading(self) -> str:
         return self.examples.told
 
 
-class RecordStream(StreamSource):
+class RecordStream(FileStream):
     """Records of compressed files, read forward."""
 
     verb = "from_tfrecord"
@@ -170,22 +171,14 @@ class RecordStream(StreamSource):
     def __init__(
         self, paths: Sequence[str], examples: Examples, check: bool, most: int, options: Options = None
     ) -> None:
-        self.paths = list(paths)
+        super().__init__(paths, options)
         self.examples = examples
         self.check_data = check
         self.most = most
-        self.options = options
 
     @property
-    def label(self) -> str:
-        return files_label(self.verb, self.paths)
-
-    @property
-    def content(self) -> str:
-        return f"{names_content(self.paths)} {self.examples.told}".rstrip()
-
-    def shards(self) -> Sequence[str]:
-        return self.paths
+    def reading(self) -> str:
+        return self.examples.told
 
     def open(self, shard: str, skip: int) -> Iterator[Any]:
         with decompressed(shard, self.options, "gzip") as stream:

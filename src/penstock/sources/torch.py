@@ -17,16 +17,8 @@ from penstock.errors import StateMismatch
 from penstock.generators import capture, drawn_in_thread, drawn_since, kept, seed_all
 from penstock.ops.joint import Length
 from penstock.randomness import derive
-from penstock.sources.source import (
-    IndexedSource,
-    Indices,
-    Opening,
-    StreamSource,
-    bare_subset,
-    content_of,
-    picked,
-    subset_of,
-)
+from penstock.sources.chosen import ChosenSource, subset_of
+from penstock.sources.source import IndexedSource, Indices, Opening, StreamSource
 
 __all__ = ["DatasetStream", "SamplerStream", "TorchIndices", "TorchParts"]
 
@@ -40,7 +32,7 @@ _MARKED_EVERY, _MARKS = 16, 4096
 _FORGETFUL = "BufferShuffledExamplesIterable"
 
 
-class TorchIndices(IndexedSource):
+class TorchIndices(ChosenSource):
     """The numbers of the samples of a map-style dataset, or of some of them. An op after it reads the samples."""
 
     verb = "from_torch"
@@ -59,20 +51,11 @@ class TorchIndices(IndexedSource):
         return True
 
     @property
-    def content(self) -> str:
-        return content_of(self.subset)
-
-    def __len__(self) -> int:
-        return self._size if self.subset is None else len(self.subset)
-
-    def numbers(self, indices: Indices) -> Indices:
-        return picked(indices, self.subset)
-
-    def bare(self) -> IndexedSource:
-        return bare_subset(self, self.subset)
+    def whole_length(self) -> int:
+        return self._size
 
     def read(self, indices: Indices) -> Sequence[Any]:
-        found = picked(indices, self.subset)
+        found = self.numbers(indices)
         return found if isinstance(found, range) else found.tolist()
 
 

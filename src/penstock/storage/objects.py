@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from penstock.errors import PenstockError, PlanError, ReadError
 from penstock.storage.clients import Client, client_of
 from penstock.storage.paths import scheme_of
+from penstock.storage.remote import RemoteFile
 from penstock.storage.retry import Retries, first_line, split_options
-from penstock.storage.stream import forward
 
 __all__ = ["SCHEMES", "ObjectFile", "folders_in", "names_below"]
 
@@ -31,22 +31,10 @@ _BUSY = {408, 425, 429}
 _CHUNK = 1000
 
 
-class ObjectFile:
+class ObjectFile(RemoteFile):
     """See `files.File`."""
 
-    __slots__ = ("_meta", "_options", "_retries", "path")
-
-    def __init__(self, path: str, options: Mapping[str, Any] | None) -> None:
-        self.path = path
-        self._options = options
-        self._retries: Retries = split_options(options)[0]
-        self._meta: Mapping[str, Any] | None = None
-
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return type(self), (self.path, self._options)
-
-    def __repr__(self) -> str:
-        return f"<file {self.path}>"
+    __slots__ = ()
 
     @property
     def size(self) -> int:
@@ -56,44 +44,28 @@ class ObjectFile:
     def content(self) -> str:
         return _version(self._told())
 
-    def _told(self) -> Mapping[str, Any]:
-        if self._meta is None:
-            try:
-                found: Mapping[str, Any] = self._tried(lambda store, key: store.head(key), "its size")
-            except (FileNotFoundError, PermissionError):
-                if scheme_of(self.path) not in ("http", "https"):
-                    raise
-                # Servers without HEAD, and addresses that are signed for GET, say so in these ways too.
-                found = self._tried(lambda store, key: store.get(key, options={"range": (0, 1)}).meta, "its size")
-            self._meta = found
-        return self._meta
+    def _ask(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any]
+        try:
+            found = self._tried(lambda store, key: store.head(key), "its size")
+        except (FileNotFoundError, PermissionError):
+            if scheme_of(self.path) not in ("http", "https"):
+                raise
+            # Servers without HEAD, and addresses that are signed for GET, say so in these ways too.
+            found = self._tried(lambda store, key: store.get(key, options={"range": (0, 1)}).meta, "its size")
+        return found
 
     def read(self) -> bytes:
         return self._tried(lambda store, key: bytes(store.get(key).bytes()), "all of it")
 
-    def read_at(self, offset: int, length: int) -> bytes:
-        if length == 0:
-            return b""
-        meta, data = self._tried(
-            lambda store, key: _ranged(store, key, offset, length), f"{length} bytes at position {offset}"
-        )
-        if self._meta is not None and _differ(self._meta, meta):
+    def _range(self, offset: int, length: int, where: str) -> bytes:
+        meta, data = self._tried(lambda store, key: _ranged(store, key, offset, length), where)
+        if self._found is not None and _differ(self._found, meta):
             raise ReadError(
-                f"{self.path} has changed since it was opened: it was {_version(self._meta)}, and is "
+                f"{self.path} has changed since it was opened: it was {_version(self._found)}, and is "
                 f"{_version(meta)}; leave files alone while they are read, and make the pipeline again"
             )
-        if len(data) != length:
-            raise ReadError(
-                f"{self.path}: {length} bytes at position {offset} were asked for, and it ends at "
-                f"{offset + len(data)}"
-            )
         return data
-
-    def read_many(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        return [self.read_at(offset, length) for offset, length in zip(offsets, lengths, strict=True)]
-
-    def open(self) -> BinaryIO:
-        return forward(self)
 
     def _tried(self, call: Callable[[Any, str], T], what: str) -> T:
         client, key = _place(self.path, self._options)

@@ -6,13 +6,13 @@ Reads are retried as those of object stores are. The file system decides how lon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from penstock.errors import PlanError, ReadError, missing_extra
 from penstock.storage.paths import scheme_of
-from penstock.storage.retry import Retries, first_line, split_options
-from penstock.storage.stream import forward
+from penstock.storage.remote import RemoteFile
+from penstock.storage.retry import first_line, split_options
 
 __all__ = ["SystemFile", "folders_in", "names_below"]
 
@@ -27,22 +27,10 @@ _FINAL = (
 _VERSIONS = ("ETag", "etag", "e_tag", "LastModified", "last_modified", "mtime", "created", "checksum")
 
 
-class SystemFile:
+class SystemFile(RemoteFile):
     """See `files.File`."""
 
-    __slots__ = ("_info", "_options", "_retries", "path")
-
-    def __init__(self, path: str, options: Mapping[str, Any] | None) -> None:
-        self.path = path
-        self._options = options
-        self._retries: Retries = split_options(options)[0]
-        self._info: Mapping[str, Any] | None = None
-
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return type(self), (self.path, self._options)
-
-    def __repr__(self) -> str:
-        return f"<file {self.path}>"
+    __slots__ = ()
 
     @property
     def size(self) -> int:
@@ -56,37 +44,17 @@ class SystemFile:
         told = self._told()
         return f"{told.get('size')} bytes of {next((told[key] for key in _VERSIONS if told.get(key)), '')}"
 
-    def _told(self) -> Mapping[str, Any]:
-        if self._info is None:
-            system, name = _place(self.path, self._options)
-            found: Mapping[str, Any] = self._tried(lambda: dict(system.info(name)), "its size")
-            self._info = found
-        return self._info
+    def _ask(self) -> Mapping[str, Any]:
+        system, name = _place(self.path, self._options)
+        return self._tried(lambda: dict(system.info(name)), "its size")
 
     def read(self) -> bytes:
         system, name = _place(self.path, self._options)
         return self._tried(lambda: bytes(system.cat_file(name)), "all of it")
 
-    def read_at(self, offset: int, length: int) -> bytes:
-        if length == 0:
-            return b""
+    def _range(self, offset: int, length: int, where: str) -> bytes:
         system, name = _place(self.path, self._options)
-        data: bytes = self._tried(
-            lambda: bytes(system.cat_file(name, start=offset, end=offset + length)),
-            f"{length} bytes at position {offset}",
-        )
-        if len(data) != length:
-            raise ReadError(
-                f"{self.path}: {length} bytes at position {offset} were asked for, and it ends at "
-                f"{offset + len(data)}"
-            )
-        return data
-
-    def read_many(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
-        return [self.read_at(offset, length) for offset, length in zip(offsets, lengths, strict=True)]
-
-    def open(self) -> BinaryIO:
-        return forward(self)
+        return self._tried(lambda: bytes(system.cat_file(name, start=offset, end=offset + length)), where)
 
     def _tried(self, call: Callable[[], T], what: str) -> T:
         try:
