@@ -586,7 +586,7 @@ def test_what_it_holds_counts_as_memory():
             for _ in loader:
                 pass
         budget = loader._engine.budget
-        assert 5_000_000 <= budget.peak <= 20_000_000
+        assert 5_000_000 <= budget.peak <= 20_000_000 + 2 * budget.portion  # one chunk per worker comes on top
         loader.close()
         assert budget.used == 0
 

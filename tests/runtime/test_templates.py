@@ -209,7 +209,9 @@ def test_a_template_that_is_killed_is_replaced_and_nothing_is_lost(module, tmp_p
         got, killed = [], []
         for x, _ in loader:
             got.append(x)
-            if len(killed) < 2 and (new := [pid for pid in templates() if pid not in killed]):
+            if len(killed) < 2 and (
+                new := [pid for pid in importers(tmp_path) if pid in set(templates()) - set(killed)]
+            ):
                 for pid in new:
                     kill(pid)
                 killed += new

@@ -15,7 +15,9 @@ from penstock.core.lane import Job, Pull
 from penstock.core.workers import HERE, LOCK, Crew, out_of
 from penstock.program.calls import interrupted
 from penstock.program.chunk import Chunk
-from penstock.program.program_async import after_all, chunks_async
+from penstock.program.fused import FusedMaps
+from penstock.program.parts import timed_parts
+from penstock.program.program_async import after, chunks_async
 from penstock.program.sizing import PAUSE_S
 from penstock.program.task import Abandoned, Bench, Post, Task
 from penstock.stats.calls import Timing
@@ -73,50 +75,48 @@ def _life(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
 
 
 async def work_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
-    """The life of a coroutine. It begins, and may end, as that of a thread does."""
+    """The life of a coroutine. It begins, and may end, as that of a thread does.
+
+    A function that awaits nothing must not keep the others on the loop from their tickets.
+    """
+    import asyncio
+
     try:
-        await _life_async(crew, first, grow, worker)
+        others_ran = perf_counter()
+        with LOCK:
+            crew.enlist(worker)
+            if grow:
+                crew.rouse()
+        job = out_of(first)
+        if job is None:
+            return
+        while True:
+            crew.turn_of = worker
+            if isinstance(job, Job):
+                await _run_async(job, worker)
+            elif job is not None:
+                _pull(job, worker)
+            with LOCK:
+                garbage, now = (), 0.0
+                if job is not None:
+                    garbage, now = job.stage_run.run.engine.handed_in(job, worker), job.ended
+                ends = crew.closed or worker.retired
+                job = None if ends else crew.take(worker, now)
+            if garbage:
+                discard(garbage)
+            if job is None:
+                if ends or worker.retired:
+                    return
+                await worker.park()
+            elif crew.turn_of is not worker:
+                others_ran = now
+            elif now - others_ran > PAUSE_S:
+                await asyncio.sleep(0)
+                others_ran = perf_counter()
     except BaseException as exc:
         if interrupted(exc):
             raise
         crew.failed(worker, exc)
-
-
-async def _life_async(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
-    """As `_life`. A function that awaits nothing must not keep the others on the loop from their tickets."""
-    import asyncio
-
-    others_ran = perf_counter()
-    with LOCK:
-        crew.enlist(worker)
-        if grow:
-            crew.rouse()
-    job = out_of(first)
-    if job is None:
-        return
-    while True:
-        crew.turn_of = worker
-        if isinstance(job, Job):
-            await _run_async(job, worker)
-        elif job is not None:
-            _pull(job, worker)
-        with LOCK:
-            garbage, now = (), 0.0
-            if job is not None:
-                garbage, now = job.stage_run.run.engine.handed_in(job, worker), job.ended
-            ends = crew.closed or worker.retired
-            job = None if ends else crew.take(worker, now)
-        if garbage:
-            discard(garbage)
-        if job is None:
-            if ends or worker.retired:
-                return
-            await worker.park()
-        elif crew.turn_of is not worker:
-            others_ran = now
-        elif now - others_ran > PAUSE_S:
-            await asyncio.sleep(0)
-            others_ran = perf_counter()
 
 
 def execute(job: Job | Pull, worker: Any, inline: bool = False) -> None:
@@ -252,10 +252,21 @@ async def _run_async(job: Job, worker: Any) -> None:
 
 
 async def _advanced_simply(job: Job, parts: list[Chunk], began: float) -> bool:
-    """As `_advanced`, where one chunk is made of one: an async generator would cost more than its calls."""
-    program, task = job.stage_run.lane.program, job.task
+    """As `_advanced`, where one chunk is made of one: an async generator would cost more than its calls.
+
+    Every `await` in between costs time whenever a call of the user's waits, so there are few.
+    """
+    stages = timed_parts(job.stage_run.lane.program.parts, job.task)
     for chunk in job.chunks:
-        chunk = await after_all(program, chunk, task)
+        for part in stages:
+            if not chunk.samples:
+                break
+            if isinstance(part, FusedMaps):
+                chunk = await part.run_async(chunk, job.task)
+            else:
+                chunk = await after(part, chunk, job.task)
+        if type(chunk.samples) is not list:
+            chunk.samples = list(chunk.samples)
         if not chunk.blank:
             parts.append(chunk)
         if chunk.final or chunk.failure is not None:

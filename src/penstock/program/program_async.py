@@ -13,27 +13,26 @@ from penstock.program.parts import Part, timed_parts
 from penstock.program.program import Program, finished
 from penstock.program.task import Task
 
-__all__ = ["after_all", "chunks_async"]
+__all__ = ["after", "chunks_async"]
+
+#: a ticket of so few samples is not run in slices: to begin each of them costs more than a call
+_WHOLE = 8
 
 
 def chunks_async(program: Program, ticket: Ticket, task: Task) -> AsyncIterator[Chunk] | Iterator[Chunk]:
-    """The chunks of one ticket, in order. Those of a `simple` program still have to go through `after_all`."""
+    """The chunks of one ticket, in order. Those of a `simple` program still have to go through its parts."""
     return _begun(program, ticket, task) if program.simple else _finished(program, ticket, task)
 
 
 def _begun(program: Program, ticket: Ticket, task: Task) -> Iterator[Chunk]:
     if ticket.failure is not None:
         yield Chunk([], (), ticket.failure)
-    yield from program.slices(ticket, task)
-
-
-async def after_all(program: Program, chunk: Chunk, task: Task) -> Chunk:
-    """`chunk` after all parts of a program that is `simple`."""
-    for part in timed_parts(program.parts, task):
-        chunk = await _after(part, chunk, task)
-    if type(chunk.samples) is not list:
-        chunk.samples = list(chunk.samples)
-    return chunk
+    if ticket.count <= _WHOLE and not program.one_by_one:
+        chunk = program.begun(ticket, task)
+        chunk.final = True
+        yield chunk
+    else:
+        yield from program.slices(ticket, task)
 
 
 async def _finished(program: Program, ticket: Ticket, task: Task) -> AsyncIterator[Chunk]:
@@ -57,14 +56,14 @@ async def _through(program: Program, parts: Sequence[Part], chunk: Chunk, task: 
                 async for made in _through(program, parts[number + 1 :], piece, task):
                     yield made
             return
-        chunk = await _after(part, chunk, task)
+        chunk = await after(part, chunk, task)
     if not chunk.blank:
         if type(chunk.samples) is not list:
             chunk.samples = list(chunk.samples)
         yield chunk
 
 
-async def _after(part: Part, chunk: Chunk, task: Task) -> Chunk:
+async def after(part: Part, chunk: Chunk, task: Task) -> Chunk:
     """`chunk` after a part that makes no more samples than it gets."""
     if not chunk.samples:
         return chunk
