@@ -4,7 +4,8 @@ libzmq receives every frame into new memory and hands it from thread to thread; 
 wake-ups then take as long as the copy. Here a large frame goes from the socket straight into memory that was used
 for an earlier batch, which nobody looks at any more.
 
-* A frame longer than `FRAME_BYTES`, or a message of more frames or bytes than a batch may have, is `Malformed`.
+* A frame longer than `FRAME_BYTES`, or a message of more frames or bytes than the owner accepts (by default, than a
+  batch may have), is `Malformed`.
 * Memory of a frame is writable, and is used again only after the last array that looks into it is gone.
 """
 
@@ -32,11 +33,22 @@ _BYTE = np.dtype(np.uint8)
 
 
 class Frames:
-    """The messages that come over one socket, which blocks for a short time at most (`SO_RCVTIMEO`)."""
+    """The messages that come over one socket, which does not block, or for a short time (`SO_RCVTIMEO`)."""
 
-    def __init__(self, sock: socket.socket, recycler: Recycler) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        recycler: Recycler,
+        most_bytes: int = _MESSAGE_BYTES,
+        most_frames: int = MOST_FRAMES,
+    ) -> None:
         self._socket = sock
         self._recycler = recycler
+        #: of one message
+        self._most_bytes = most_bytes
+        self._most_frames = most_frames
+        #: bytes that came so far
+        self.received = 0
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         #: the part of the buffer that was received and not looked at
         self._at = self._end = 0
@@ -122,10 +134,10 @@ class Frames:
     def _check(self, flags: int, size: int) -> None:
         if flags & ~(_MORE | _LONG | COMMAND) or (flags & COMMAND and (flags & _MORE or size > _BUFFER_BYTES)):
             raise Malformed(f"a frame with flags {flags:#x}")
-        if size > FRAME_BYTES or self._nbytes + size > _MESSAGE_BYTES or len(self._frames) >= MOST_FRAMES:
+        if size > FRAME_BYTES or self._nbytes + size > self._most_bytes or len(self._frames) >= self._most_frames:
             raise Malformed(
                 f"a frame of {size} bytes after {len(self._frames)} frames of {self._nbytes} bytes, which is more "
-                "than a batch may have"
+                "than a message may have"
             )
 
     def _admit(self, flags: int, size: int) -> None:
@@ -167,4 +179,5 @@ class Frames:
             return 0
         if not count:
             raise ConnectionResetError("the other side has closed the connection")
+        self.received += count
         return count

@@ -21,7 +21,7 @@ class KeyedConnection:
     """A DEALER socket with a context of its own. Used by one thread at a time."""
 
     #: it sends in a thread of libzmq, and never waits for room
-    sending = False
+    unsent = 0
 
     def __init__(self, address: str, key: Key) -> None:
         zmq = self._zmq = zmq_module()

@@ -126,7 +126,7 @@ class Line:
         poll.register(self._waker, select.POLLIN)
         for connection in self._connections:
             if connection.fileno() >= 0:
-                poll.register(connection, select.POLLIN | (select.POLLOUT if connection.sending else 0))
+                poll.register(connection, select.POLLIN | (select.POLLOUT if connection.unsent else 0))
         ready = {descriptor for descriptor, _ in poll.poll(0 if pending else wait_s * 1000)}
         if self._waker.fileno() in ready:
             self._waker.clear()
