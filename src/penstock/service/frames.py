@@ -11,7 +11,10 @@ for an earlier batch, which nobody looks at any more.
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import termios
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,6 +65,13 @@ class Frames:
         #: the last look found that more bytes are needed
         self.hungry = True
 
+    @property
+    def unread(self) -> int:
+        """Bytes that are here and were not looked at."""
+        waiting = array("i", [0])
+        fcntl.ioctl(self._socket, termios.FIONREAD, waiting)
+        return self._end - self._at + waiting[0]
+
     def exactly(self, nbytes: int) -> bytes | None:
         """The next bytes, where no frame is expected; None until they are there."""
         if self._end - self._at < nbytes and not self._more():
@@ -74,17 +84,9 @@ class Frames:
     def message(self) -> tuple[int, Sequence[memoryview]] | None:
         """The flags and the frames of the next message or command; None until it is there whole."""
         while True:
-            if self._large is not None:
-                if not self._fill():
-                    return None
-                frame, self._large = self._large, None
-            else:
-                found = self._begin()
-                if found is None:
-                    if self._large is None and not self._more():
-                        return None
-                    continue
-                frame = found
+            frame = self._whole()
+            if frame is None:
+                return None
             if self._flags & COMMAND:
                 # libzmq sends its heartbeats between two frames of a message too.
                 self._nbytes -= frame.nbytes
@@ -96,53 +98,55 @@ class Frames:
                 self.hungry = False
                 return self._flags, frames
 
+    def _whole(self) -> memoryview | None:
+        """The next frame; None until it is there whole."""
+        while self._large is None:
+            frame = self._begin()
+            if frame is not None:
+                return frame
+            if self._large is None and not self._more():
+                return None
+        if not self._fill():
+            return None
+        frame, self._large = self._large, None
+        return frame
+
     def _begin(self) -> memoryview | None:
-        """The next frame if it is in the buffer whole; a large one is begun."""
-        have = self._end - self._at
+        """The next frame if it is in the buffer whole; one that would not fit there is begun."""
+        buffer, at = self._buffer, self._at
+        have = self._end - at
         if have < 2:
             return None
-        flags = self._buffer[self._at]
-        head = 9 if flags & _LONG else 2
-        if have < head:
-            return None
-        size = int.from_bytes(self._buffer[self._at + 1 : self._at + head], "big")
+        flags = buffer[at]
+        if flags & _LONG:
+            if have < 9:
+                return None
+            size, begin = int.from_bytes(buffer[at + 1 : at + 9], "big"), at + 9
+        else:
+            size, begin = buffer[at + 1], at + 2
         self._check(flags, size)
-        begin = self._at + head
-        if size >= _LARGE_BYTES:
-            self._admit(flags, size)
-            self._large = self._recycler.empty((size,), _BYTE).data
-            self._filled = min(size, self._end - begin)
-            self._large[: self._filled] = self._buffer[begin : begin + self._filled]
-            self._at = begin + self._filled
-            return None
-        if have < head + size:
-            self._middling(flags, size, begin)
-            return None
-        self._admit(flags, size)
-        self._at = begin + size
-        return memoryview(bytearray(self._buffer[begin : begin + size]))
-
-    def _middling(self, flags: int, size: int, begin: int) -> None:
-        """A frame that is not in the buffer whole: if it would not fit there, it is received like a large one."""
+        if begin + size <= self._end and size < _LARGE_BYTES:
+            self._flags, self._at = flags, begin + size
+            self._nbytes += size
+            return memoryview(bytearray(buffer[begin : begin + size]))
         if size + 9 > _BUFFER_BYTES:
-            self._admit(flags, size)
-            self._large = memoryview(bytearray(size))
-            self._filled = self._end - begin
-            self._large[: self._filled] = self._buffer[begin : self._end]
-            self._at = self._end
+            self._flags = flags
+            self._nbytes += size
+            large = size >= _LARGE_BYTES
+            self._large = self._recycler.empty((size,), _BYTE).data if large else memoryview(bytearray(size))
+            self._filled = min(size, self._end - begin)
+            self._large[: self._filled] = buffer[begin : begin + self._filled]
+            self._at = begin + self._filled
+        return None
 
     def _check(self, flags: int, size: int) -> None:
-        if flags & ~(_MORE | _LONG | COMMAND) or (flags & COMMAND and (flags & _MORE or size > _BUFFER_BYTES)):
+        if flags > COMMAND | _LONG or (flags & COMMAND and (flags & _MORE or size > _BUFFER_BYTES)):
             raise Malformed(f"a frame with flags {flags:#x}")
         if size > FRAME_BYTES or self._nbytes + size > self._most_bytes or len(self._frames) >= self._most_frames:
             raise Malformed(
                 f"a frame of {size} bytes after {len(self._frames)} frames of {self._nbytes} bytes, which is more "
                 "than a message may have"
             )
-
-    def _admit(self, flags: int, size: int) -> None:
-        self._flags = flags
-        self._nbytes += size
 
     # ------------------------------------------------------------------ the socket
 

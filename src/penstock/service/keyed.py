@@ -49,6 +49,10 @@ class KeyedConnection:
         """A message is there. Ask before a wait: the descriptor becomes readable once for several messages."""
         return bool(self._socket.getsockopt(self._zmq.EVENTS) & self._zmq.POLLIN)
 
+    def holds(self, nbytes: int) -> bool:
+        """Whether a message of so many bytes can be received without a wait."""
+        return self.pending
+
     def receive(self) -> Sequence[memoryview] | None:
         """The frames of the next message; None if there is none."""
         try:

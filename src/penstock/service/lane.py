@@ -127,8 +127,11 @@ class Lane:
 
     @property
     def owes_credit(self) -> bool:
-        """Enough room was made for it to be worth a message."""
-        return self._ready and 4 * (self.came + self.room - self._given) >= self.room > 0
+        """Enough room was made for it to be worth a message, which takes as long as 0.2 MB of a batch."""
+        if not self._ready:
+            return False
+        room = self.room
+        return 2 * (self.came + room - self._given) >= room > 0
 
     def tick(self, now: float) -> list[FromClient]:
         """Whatever is due."""

@@ -64,6 +64,15 @@ class Line:
         while not done() and self.error is None:
             self._turn(_TICK_S, done)
 
+    def holds(self, number: int, nbytes: int) -> bool:
+        """Whether a batch of so many bytes can be received from this server without a wait."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return self.error is None and self._connections[number].holds(nbytes)
+        finally:
+            self.lock.release()
+
     def give_credit(self, number: int) -> None:
         """Say how much more may come, if that is worth a message. The caller has the lock."""
         lane = self._lanes[number]
@@ -104,14 +113,14 @@ class Line:
         """Wait until something comes, take it in, and do what is due."""
         try:
             ready = self._wait(wait_s)
+            now = monotonic()
             for number, connection in enumerate(self._connections):
-                if connection.fileno() in ready or connection.pending:
+                if connection.pending or connection.fileno() in ready:
                     self._take_in(number, done)
-                if connection.look_after(monotonic()):
-                    self._say(number, self._lanes[number].begin(monotonic()))
-                self.give_credit(number)
-            if monotonic() - self._looked >= _TICK_S:
-                self._looked = monotonic()
+                if connection.look_after(now):
+                    self._say(number, self._lanes[number].begin(now))
+            if now - self._looked >= _TICK_S:
+                self._looked = now
                 for number in range(len(self._lanes)):
                     self._look_after(number)
         except BaseException as exc:

@@ -64,6 +64,13 @@ class PlainConnection:
         """Bytes that came over this connection so far."""
         return 0 if self._wire is None else self._wire.received
 
+    def holds(self, nbytes: int) -> bool:
+        """Whether a message of so many bytes can be received without a wait."""
+        try:
+            return self._wire is not None and self._wire.unread >= nbytes
+        except OSError:
+            return False
+
     # ------------------------------------------------------------------ messages
 
     def receive(self) -> Sequence[memoryview] | None:

@@ -89,6 +89,11 @@ class Wire:
         """Bytes that came so far."""
         return self._frames.received
 
+    @property
+    def unread(self) -> int:
+        """Bytes that are here and were not looked at."""
+        return self._frames.unread
+
     # ------------------------------------------------------------------ messages
 
     def receive(self) -> Sequence[memoryview] | None:
