@@ -23,6 +23,7 @@ from penstock.service.flows import Flows, check_served
 from penstock.service.keys import public_keys, read_key
 from penstock.service.ledger import Ledger
 from penstock.service.protocol import MOST_CREDIT
+from penstock.service.seals import secret_of
 from penstock.service.split import SplitBroker
 from penstock.service.waker import Waker
 
@@ -166,9 +167,10 @@ def serve(
         raise PlanError(f"serve(credit=) takes at most {MOST_CREDIT} batches, got {credit}")
     seed = any_number(seed, "serve(seed=)")
     zmq_module()
-    door = open_door(bind, None if key is None else read_key(key), public_keys(allow), insecure, credit)
+    own = None if key is None else read_key(key)
+    door = open_door(bind, own, public_keys(allow), insecure, credit)
     try:
-        flows = Flows(pipeline, seed)
+        flows = Flows(pipeline, seed, secret_of(own))
         broker_of = _broker_of(flows, mode, credit, ledger)
         return Server(broker_of, flows, door)
     except BaseException:
