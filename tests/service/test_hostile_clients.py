@@ -69,7 +69,7 @@ WHOLE = locally(pipeline(24))[0]
 
 
 def read(victim, token, first, state=b""):
-    """One client reads from batch `first` on, before which the state stands: its batches, and its states by number."""
+    """One client reads from batch `first` on, where the state stands: its batches, and its states by number."""
     before = len(victim.said)
     victim.hear(Hello(token, 1, 0, first, state_at=first, state=state))
 
