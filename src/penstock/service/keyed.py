@@ -22,6 +22,8 @@ class KeyedConnection:
 
     #: it sends in a thread of libzmq, and never waits for room
     unsent = 0
+    #: bytes that have come: libzmq does not say
+    received = 0
 
     def __init__(self, address: str, key: Key) -> None:
         zmq = self._zmq = zmq_module()

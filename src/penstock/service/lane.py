@@ -177,6 +177,12 @@ class Lane:
             return self._end(message, now)
         return self._beat(message, now)
 
+    def hears(self, now: float) -> None:
+        """Bytes have come, which may be a part of a large batch. Over a slow connection one takes its time."""
+        self.heard = now
+        if self._ready:
+            self.alive = now
+
     def malformed(self, exc: protocol.Malformed) -> None:
         """What came is no message."""
         self.error = ServiceError(f"it sends what no penstock server sends: {exc}")

@@ -43,6 +43,8 @@ class Line:
         #: lane -> which address it talks to, and since when
         self._at = list(range(len(self._lanes)))
         self._since = [monotonic()] * len(self._lanes)
+        #: bytes that had come over each connection when it was looked at last
+        self._received = [0] * len(self._lanes)
         self._recycler = Recycler()
         self._connections = [self._dial(address) for address in self._addresses]
         #: whoever has it may use the connections and the lanes
@@ -165,6 +167,10 @@ class Line:
         lane, now = self._lanes[number], monotonic()
         if lane.over:
             return
+        received = self._connections[number].received
+        if received != self._received[number]:
+            self._received[number] = received
+            lane.hears(now)
         gone_s = now - max(lane.alive, self._since[number])
         if now - lane.alive > self._timeout_s:
             self.error = ServiceError(self._gone(number))
@@ -184,6 +190,7 @@ class Line:
         self.reconnects += 1
         self._connections[number].close()
         self._connections[number] = self._dial(self._addresses[self._at[number]])
+        self._received[number] = 0
         lane.heard = monotonic()
         self._say(number, lane.begin(monotonic()))
 
