@@ -23,6 +23,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -220,8 +221,15 @@ def decode(
         raise BadHeader(f"the header is damaged: {exc}") from None
 
 
+@lru_cache(256)
+def _dtype_of(name: str) -> np.dtype[Any]:
+    if not _DTYPE.fullmatch(name):
+        raise BadHeader(f"the header names the dtype {name!r}, which is not one of plain values")
+    return np.dtype(name)
+
+
 def _check_frames(frames: Sequence[ReadableBuffer], limits: Limits) -> None:
-    total = sum(memoryview(one).nbytes for one in frames)
+    total = sum([memoryview(one).nbytes for one in frames])
     if len(frames) > limits.frames or total > limits.body_bytes:
         raise BadHeader(
             f"the body has {total} bytes in {len(frames)} frames, "
@@ -251,9 +259,7 @@ class _Reading:
             )
         if kind == _TENSOR:
             return self.tensor(name, shape, offset)
-        if not _DTYPE.fullmatch(name):
-            raise BadHeader(f"the header names the dtype {name!r}, which is not one of plain values")
-        dtype = np.dtype(name)
+        dtype = _dtype_of(name)
         if kind == _ARRAY:
             return self.array(dtype, shape, offset)
         if kind == _BYTES:

@@ -165,10 +165,10 @@ class Lane:
         if isinstance(message, Refused):
             return self._refused(message, now)
         self.alive = now
-        if not self._ready and isinstance(message, (Batch, End, Beat)):
-            return []  # Ready was lost, or never sent: the next turn asks for it again
         if isinstance(message, Batch):
-            return self._batch(message, frames[1:], now)
+            return self._batch(message, frames[1:], now) if self._ready else []
+        if not self._ready and isinstance(message, (End, Beat)):
+            return []  # Ready was lost, or never sent: the next turn asks for it again
         if isinstance(message, Welcome):
             return self._welcomed(message)
         if isinstance(message, Ready):
@@ -253,7 +253,7 @@ class Lane:
 
     def put(self, batch: Batch, frames: Sequence[memoryview]) -> None:
         """A batch is here."""
-        nbytes = sum(frame.nbytes for frame in frames)
+        nbytes = sum(map(len, frames))
         self.inbox.append(Arrived(batch.number, frames, nbytes, batch.state))
         self.came += 1
         self.came_bytes += nbytes
