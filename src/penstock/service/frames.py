@@ -84,59 +84,55 @@ class Frames:
     def message(self) -> tuple[int, Sequence[memoryview]] | None:
         """The flags and the frames of the next message or command; None until it is there whole."""
         while True:
-            frame = self._whole()
-            if frame is None:
+            if self._large is None:
+                frame = self._begin()
+                if frame is None:
+                    if self._large is None and not self._more():
+                        return None
+                    continue
+            elif self._fill():
+                frame, self._large = self._large, None
+            else:
                 return None
-            if self._flags & COMMAND:
+            flags = self._flags
+            if flags & COMMAND:
                 # libzmq sends its heartbeats between two frames of a message too.
-                self._nbytes -= frame.nbytes
+                self._nbytes -= len(frame)
                 self.hungry = False
-                return self._flags, [frame]
+                return flags, [frame]
             self._frames.append(frame)
-            if not self._flags & _MORE:
+            if not flags & _MORE:
                 frames, self._frames, self._nbytes = self._frames, [], 0
                 self.hungry = False
-                return self._flags, frames
-
-    def _whole(self) -> memoryview | None:
-        """The next frame; None until it is there whole."""
-        while self._large is None:
-            frame = self._begin()
-            if frame is not None:
-                return frame
-            if self._large is None and not self._more():
-                return None
-        if not self._fill():
-            return None
-        frame, self._large = self._large, None
-        return frame
+                return flags, frames
 
     def _begin(self) -> memoryview | None:
         """The next frame if it is in the buffer whole; one that would not fit there is begun."""
-        buffer, at = self._buffer, self._at
-        have = self._end - at
-        if have < 2:
+        buffer, at, end = self._buffer, self._at, self._end
+        if end - at < 2:
             return None
         flags = buffer[at]
         if flags & _LONG:
-            if have < 9:
+            if end - at < 9:
                 return None
             size, begin = int.from_bytes(buffer[at + 1 : at + 9], "big"), at + 9
         else:
             size, begin = buffer[at + 1], at + 2
-        self._check(flags, size)
-        if begin + size <= self._end and size < _LARGE_BYTES:
-            self._flags, self._at = flags, begin + size
-            self._nbytes += size
+        nbytes = self._nbytes + size
+        if flags > _LONG | _MORE or nbytes > self._most_bytes or len(self._frames) >= self._most_frames:
+            self._check(flags, size)
+        if begin + size <= end and size < _LARGE_BYTES:
+            self._flags, self._at, self._nbytes = flags, begin + size, nbytes
             return memoryview(bytearray(buffer[begin : begin + size]))
         if size + 9 > _BUFFER_BYTES:
-            self._flags = flags
-            self._nbytes += size
-            large = size >= _LARGE_BYTES
-            self._large = self._recycler.empty((size,), _BYTE).data if large else memoryview(bytearray(size))
-            self._filled = min(size, self._end - begin)
-            self._large[: self._filled] = buffer[begin : begin + self._filled]
-            self._at = begin + self._filled
+            self._check(flags, size)
+            self._flags, self._nbytes = flags, nbytes
+            large = (
+                self._recycler.empty((size,), _BYTE).data if size >= _LARGE_BYTES else memoryview(bytearray(size))
+            )
+            self._filled = min(size, end - begin)
+            large[: self._filled] = buffer[begin : begin + self._filled]
+            self._large, self._at = large, begin + self._filled
         return None
 
     def _check(self, flags: int, size: int) -> None:

@@ -30,6 +30,9 @@ _LARGE_BYTES = 32 << 10
 #: parts that one call sends
 _PARTS_AT_ONCE = 256
 
+#: of a frame of 256 bytes or more
+_LONG_HEAD = struct.Struct(">BQ").pack
+
 _GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 
 
@@ -48,10 +51,6 @@ def target_of(address: str) -> tuple[int, Any]:
 
 def _property(name: bytes, value: bytes) -> bytes:
     return bytes((len(name),)) + name + struct.pack(">I", len(value)) + value
-
-
-def _head(size: int, flags: int) -> bytes:
-    return bytes((flags, size)) if size < 256 else struct.pack(">BQ", flags | 2, size)
 
 
 class Wire:
@@ -118,12 +117,12 @@ class Wire:
         last = len(frames) - 1
         for number, frame in enumerate(frames):
             size = len(frame)
-            joined.append(_head(size, number < last))
+            joined.append(bytes((number < last, size)) if size < 256 else _LONG_HEAD(2 | (number < last), size))
             if size < _LARGE_BYTES:
                 joined.append(frame)
             else:
-                self._say(b"".join(joined))
-                self._say(frame)
+                self._parts += (b"".join(joined), frame)
+                self._said += sum(map(len, joined)) + size
                 joined = []
         if joined:
             self._say(b"".join(joined))
