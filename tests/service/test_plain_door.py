@@ -96,6 +96,26 @@ def test_a_client_that_says_nothing_is_asked_and_then_left(monkeypatch):
         assert guest.recv(100) == b""
 
 
+def test_a_handshake_is_over_in_time_however_it_trickles_in(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(plain_door, "monotonic", lambda: clock[0])
+    door, waker = PlainDoor(HERE), Waker()
+    host, port = door.address.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), timeout=SOON_S) as guest:
+        for number in range(5):
+            guest.sendall(b"\xff")
+            while [one.wire.received for one in door._guests.values()] != [number + 1]:
+                door.wait(0.05, waker)
+            door.tick()
+            clock[0] += 1.1
+        assert len(door._guests) == 1
+        door.tick()
+        assert not door._guests
+        assert door.stats()["server.failed_handshakes"] == 1
+    door.close()
+    waker.close()
+
+
 def test_a_process_without_descriptors_accepts_again_when_it_has_some(monkeypatch, caplog):
     """libc says so for every connection that waits: looking again at once would take all of a CPU."""
     real = socket.socket.accept

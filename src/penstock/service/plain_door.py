@@ -44,14 +44,14 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 class _Guest:
     """A connection, and what it waits for."""
 
-    __slots__ = ("events", "heard", "identity", "pinged", "wire")
+    __slots__ = ("began", "events", "heard", "identity", "pinged", "wire")
 
     def __init__(self, identity: bytes, sock: socket.socket, recycler: Recycler, now: float) -> None:
         # A message of a client has one frame; a second one is let in only for the broker to count it.
         self.wire = Wire(sock, b"ROUTER", Frames(sock, recycler, sockets.CLIENT_BYTES, 2))
         self.identity = identity
         self.events = 0
-        self.heard = self.pinged = now
+        self.began = self.heard = self.pinged = now
 
     @property
     def wanted(self) -> int:
@@ -190,13 +190,15 @@ class PlainDoor:
         now = monotonic()
         for guest in list(self._guests.values()):
             silent_ms = (now - guest.heard) * 1000
-            if guest.wire.ready and silent_ms < sockets.PING_LOST_MS:
-                if silent_ms >= sockets.PING_MS and (now - guest.pinged) * 1000 >= sockets.PING_MS:
-                    guest.pinged = now
-                    guest.wire.ping()
-                    self._dirty[guest.identity] = guest
-            elif guest.wire.ready or silent_ms >= sockets.HANDSHAKE_MS:
+            if not guest.wire.ready:
+                if (now - guest.began) * 1000 >= sockets.HANDSHAKE_MS:  # however many bytes came
+                    self._leave(guest)
+            elif silent_ms >= sockets.PING_LOST_MS:
                 self._leave(guest)
+            elif silent_ms >= sockets.PING_MS and (now - guest.pinged) * 1000 >= sockets.PING_MS:
+                guest.pinged = now
+                guest.wire.ping()
+                self._dirty[guest.identity] = guest
         if len(self._guests) < _MOST_CONNECTIONS:
             self._listen(True)
 
