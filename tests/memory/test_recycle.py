@@ -88,6 +88,6 @@ def test_what_is_kept_is_bounded_over_all_shapes():
     for rows in range(1, 200):
         arrays = [recycler.empty((rows, 64 * 1024), DTYPE) for _ in range(4)]
         del arrays
-    kept = sum(raw.nbytes for some in recycler._free.values() for raw in some)
+    kept = sum(raw.nbytes for some in recycler._free.values() for raw, _ in some)
     assert kept <= 64 * 1024 * 1024
     assert kept == recycler._bytes

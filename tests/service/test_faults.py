@@ -22,11 +22,16 @@ from penstock.service import lane, line
 line.SILENCE_S, lane.BEAT_S = 0.4, 0.1
 address, rank, world, state = json.loads(sys.argv[1])
 with ps.connect(address, rank=rank, world=world, timeout_s=50).loader(state=state, epochs=1) as loader:
-    for _, batches in loader.epochs():
-        for batch in batches:
-            print(json.dumps([batch["i"].tolist(), loader.state_dict()]), flush=True)
-            if not sys.stdin.readline():
-                sys.exit()
+    try:
+        for _, batches in loader.epochs():
+            for batch in batches:
+                print(json.dumps([batch["i"].tolist(), loader.state_dict()]), flush=True)
+                if not sys.stdin.readline():
+                    sys.exit()
+    except ps.ServiceError as exc:
+        # It was killed, and came back after the whole epoch was handed out and the server started again.
+        if "before this server was started" not in str(exc) or "again" not in sys.argv:
+            raise
 print("null", flush=True)
 """
 
@@ -49,7 +54,8 @@ class Client:
 
     def start(self, keep_state=True):
         order = [self.address, self.rank, self.world, self.state if keep_state else None]
-        self.script = nursery.Forked(CLIENT, json.dumps(order), server=False)
+        again = () if keep_state else ("again",)
+        self.script = nursery.Forked(CLIENT, json.dumps(order), *again, server=False)
 
     def step(self):
         """The next batch; False at the end."""

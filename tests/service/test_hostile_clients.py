@@ -7,8 +7,10 @@ import pytest
 from tests.cases import for_each
 from tests.random_examples import seeds
 from tests.runtime.process_helpers import await_true
-from tests.service.served import pipeline
+from tests.service.served import locally, pipeline
 
+from penstock.memory.network import decode
+from penstock.memory.scan import DOOR
 from penstock.service import protocol
 from penstock.service.broker import MOST_LINES, MOST_RUNS, Broker
 from penstock.service.flows import Flows
@@ -23,7 +25,9 @@ class Victim:
     """A broker without sockets, and what it has said."""
 
     def __init__(self, mode):
-        self.flows = Flows(pipeline(24), 0)
+        #: by session: the samples of the batches that were sent to it, by their number
+        self.batches = {}
+        self.flows = Flows(pipeline(24), 0, b"secret")
         self.said = []
         self.ledger = Ledger(None, self.flows.fingerprint)
         if mode == "split":
@@ -32,7 +36,12 @@ class Victim:
             self.broker = Broker(self.flows, mode, 3, self.send, lambda: None)
 
     def send(self, identity, frames):
-        self.said.append(protocol.decode_from_server([memoryview(bytes(one)) for one in frames]))
+        head, *rest = [memoryview(bytes(one)) for one in frames]
+        found = protocol.decode_from_server([head, *rest])
+        self.said.append(found)
+        if isinstance(found, protocol.Batch):
+            batch = decode(rest[0], rest[1:], DOOR)["i"].tolist()
+            self.batches.setdefault(found.session, {})[found.number] = batch
 
     def hear(self, message):
         self.broker.received(b"x", [protocol.encode(message)])
@@ -54,6 +63,55 @@ def test_a_made_up_state_neither_ends_the_server_nor_clears_its_ledger(generatio
         victim.hear(Hello(TOKEN, 1, 0, state=state.encode()))
         assert [one.code for one in victim.said] == ["state"]
         assert victim.ledger.entries(0).count == 3
+
+
+WHOLE = locally(pipeline(24))[0]
+
+
+def read(victim, token, first, state=b""):
+    """One client reads from batch `first` on, where the state stands: its batches, and its states by number."""
+    before = len(victim.said)
+    victim.hear(Hello(token, 1, 0, first, state_at=first, state=state))
+
+    def over():
+        ours = [one for one in victim.said[before:] if one.session == token]
+        came = sum(isinstance(one, protocol.Batch) for one in ours)
+        victim.hear(Want(token, 1, came, came + 3, 1 << 40))
+        return any(isinstance(one, (protocol.End, protocol.Refused)) for one in ours)
+
+    await_true(over, "the end")
+    batches = victim.batches.get(token, {})
+    said = [one for one in victim.said[before:] if isinstance(one, protocol.Batch)]
+    return [batches.get(number) for number in range(first, len(WHOLE))], {one.number + 1: one.state for one in said}
+
+
+def test_a_made_up_state_spoils_no_batches_of_others(monkeypatch):
+    monkeypatch.setattr("penstock.service.run._STATE_S", 0)
+    with Victim("shard") as victim:
+        found, states = read(victim, TOKEN, 0)
+    assert found == WHOLE
+    elsewhere, unsealed = states[2], b'{"seal":"","state":' + states[2].partition(b'"state":')[2]
+    for forged in (elsewhere, unsealed, elsewhere.replace(b'{"seal":"', b'{"seal":"0')):
+        with Victim("shard") as victim:
+            spoilt, made = read(victim, TOKEN, 1, forged)  # it stands before batch 2
+            assert spoilt != WHOLE[1:]
+            # Another client gets what it should, while that pass has just what it wants.
+            assert read(victim, b"b" * 16, 1)[0] == WHOLE[1:]
+        with Victim("shard") as victim:  # nor does a server vouch for what was made of it
+            read(victim, TOKEN, 2, made[2])
+            assert read(victim, b"b" * 16, 2)[0] == WHOLE[2:]
+            assert victim.broker.counts["runs"] == 2
+
+
+def test_clients_that_come_back_with_their_states_share_a_pass(monkeypatch):
+    """As after a restart of the server: nothing is made once for each of them."""
+    monkeypatch.setattr("penstock.service.run._STATE_S", 0)
+    with Victim("shard") as victim:
+        _, states = read(victim, TOKEN, 0)
+    with Victim("shard") as victim:
+        for number in (1, 2, 3):
+            assert read(victim, bytes([number]) * 16, number, states[number])[0] == WHOLE[number:]
+        assert victim.broker.counts["runs"] == 1
 
 
 def ask_for(victim, number, mode, batches):

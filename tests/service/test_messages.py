@@ -31,7 +31,7 @@ class Network:
         self.draw = random.Random(seed)
         self.loss = self.draw.choice([0.0, 0.05, 0.2])
         self.mode, self.count = mode, count
-        self.flows = Flows(served, 0)
+        self.flows = Flows(served, 0, b"secret")
         self.ledger = Ledger(None, self.flows.fingerprint)
         self.credit = self.draw.randrange(1, 6)
         self.up, self.down = deque(), {}
@@ -183,7 +183,7 @@ def test_credit_is_what_the_inbox_has_room_for():
 
 def test_a_server_that_takes_longer_than_a_turn_to_answer_is_reached():
     """Every answer takes three seconds, and a client that hears nothing begins a new turn after half a second."""
-    flows = Flows(pipeline(6), 0)
+    flows = Flows(pipeline(6), 0, b"secret")
     answers: deque = deque()
     now = 0.0
     broker = Broker(

@@ -288,7 +288,7 @@ def test_a_state_that_one_client_made_up_fails_for_that_client_alone(caplog):
                 next(part)
             state = loader.state_dict()
         bad = json.loads(json.dumps(state))
-        bad["at"]["front"]["own"]["states"]["0"][1]["sum"] = "0" * 16
+        bad["at"]["front"]["own"]["states"]["0"][1]["state"]["sum"] = "0" * 16
         bad = ps.edit_state({**state}, at=bad["at"])
         with ps.connect(server.address).loader(state=bad) as loader:
             server._broker.runs.clear()  # so that no window has its batch

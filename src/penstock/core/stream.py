@@ -113,7 +113,7 @@ class StreamInlet(Inlet):
 
     def pull(self, most: int, worker_name: str) -> Pulled:
         """Read up to `most` records, for about a millisecond. Called outside the lock, by one at a time."""
-        if self._swift < _TRUSTED:
+        if self._opening.ready is None and self._swift < _TRUSTED:
             most = 1
         pulled = Pulled()
         records = self._in_hand = pulled.records
@@ -124,7 +124,7 @@ class StreamInlet(Inlet):
             for record in self._records:
                 records.append(record)
                 now = perf_counter()
-                if not self._judge(now - last) or len(records) >= most or now - began > TARGET_S:
+                if not self._goes_on(now - last) or len(records) >= most or now - began > TARGET_S:
                     break
                 last = now
             else:
@@ -136,12 +136,14 @@ class StreamInlet(Inlet):
             pulled.last = True
         return pulled
 
-    def _judge(self, seconds: float) -> bool:
-        """Whether the source gave a record without making us wait.
+    def _goes_on(self, seconds: float) -> bool:
+        """Whether to pull one more record, after one that took so long.
 
-        Several records are pulled at once only from a source that does so again and again: what
-        one has given must not wait in a worker's hands for what it has not.
+        Several records are pulled at once only from a source that says that it has another, or has given its
+        records swiftly again and again: what it has given must not wait in a worker's hands for what it has not.
         """
+        if self._opening.ready is not None:
+            return self._opening.ready()
         if seconds < _SWIFT_S:
             self._swift = min(self._swift + 1, 8 * _TRUSTED)
             return True

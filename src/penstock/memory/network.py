@@ -23,6 +23,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -208,20 +209,28 @@ def decode(
         found = f"of version {data[0]}" if data.nbytes else "empty"
         raise BadHeader(f"the header is {found}, and not of version {VERSION}; use one penstock on both sides")
     frames: Sequence[Any] = memory if isinstance(memory, (list, tuple)) else [memory]
+    views = [memoryview(one) for one in frames]
     if limits is not None:
-        _check_frames(frames, limits)
+        _check_frames(views, limits)
         check(data[1:], limits, _TUPLE, _LEAVES)
     try:
         # Kept by nobody: a cycle of decoder and hook would keep the frames until the garbage collector runs.
-        return msgspec.msgpack.Decoder(ext_hook=_Reading(frames, limits).made).decode(data[1:])
+        return msgspec.msgpack.Decoder(ext_hook=_Reading(views, limits).made).decode(data[1:])
     except CodecError:
         raise
     except (msgspec.DecodeError, TypeError, ValueError, OverflowError, RecursionError) as exc:
         raise BadHeader(f"the header is damaged: {exc}") from None
 
 
-def _check_frames(frames: Sequence[ReadableBuffer], limits: Limits) -> None:
-    total = sum(memoryview(one).nbytes for one in frames)
+@lru_cache(256)
+def _dtype_of(name: str) -> np.dtype[Any]:
+    if not _DTYPE.fullmatch(name):
+        raise BadHeader(f"the header names the dtype {name!r}, which is not one of plain values")
+    return np.dtype(name)
+
+
+def _check_frames(frames: Sequence[memoryview], limits: Limits) -> None:
+    total = sum([one.nbytes for one in frames])
     if len(frames) > limits.frames or total > limits.body_bytes:
         raise BadHeader(
             f"the body has {total} bytes in {len(frames)} frames, "
@@ -232,8 +241,7 @@ def _check_frames(frames: Sequence[ReadableBuffer], limits: Limits) -> None:
 class _Reading:
     """Makes what msgpack has no type for. msgspec checks types; sizes, places and names are checked here."""
 
-    def __init__(self, frames: Sequence[ReadableBuffer], limits: Limits | None) -> None:
-        views = [memoryview(one) for one in frames]
+    def __init__(self, views: Sequence[memoryview], limits: Limits | None) -> None:
         self.frames = [view.cast("B") if view.nbytes else memoryview(b"") for view in views]
         #: how far each frame has been given away
         self.ends = [0] * len(views)
@@ -251,9 +259,7 @@ class _Reading:
             )
         if kind == _TENSOR:
             return self.tensor(name, shape, offset)
-        if not _DTYPE.fullmatch(name):
-            raise BadHeader(f"the header names the dtype {name!r}, which is not one of plain values")
-        dtype = np.dtype(name)
+        dtype = _dtype_of(name)
         if kind == _ARRAY:
             return self.array(dtype, shape, offset)
         if kind == _BYTES:

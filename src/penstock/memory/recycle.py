@@ -29,13 +29,13 @@ class _Lease:
 
     __slots__ = ("__array_interface__", "owner", "raw")
 
-    def __init__(self, raw: NDArray[Any], owner: Recycler) -> None:
+    def __init__(self, raw: NDArray[Any], interface: dict[str, Any], owner: Recycler) -> None:
         self.raw = raw
         self.owner = owner
-        self.__array_interface__ = raw.__array_interface__
+        self.__array_interface__ = interface
 
     def __del__(self) -> None:
-        self.owner.take_back(self.raw)
+        self.owner.take_back(self.raw, self.__array_interface__)
 
 
 class Recycler:
@@ -55,7 +55,7 @@ class Recycler:
 
     def __init__(self) -> None:
         # No lock guards these: each step is one that cannot be interrupted.
-        self._free: dict[_Key, list[NDArray[Any]]] = {}
+        self._free: dict[_Key, list[tuple[NDArray[Any], dict[str, Any]]]] = {}
         self._bytes = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -63,21 +63,22 @@ class Recycler:
         if prod(shape) * dtype.itemsize < _LEAST_BYTES or dtype.hasobject:
             return np.empty(shape, dtype)
         try:
-            raw = self._free[shape, dtype].pop()
+            raw, interface = self._free[shape, dtype].pop()
             self._bytes -= raw.nbytes
         except (KeyError, IndexError):
             raw = np.empty(shape, dtype)
-        array = np.asarray(_Lease(raw, self))
+            interface = raw.__array_interface__
+        array = np.asarray(_Lease(raw, interface, self))
         return array.view(dtype) if dtype.names else array  # numpy's interface does not tell all of a structure
 
-    def take_back(self, raw: NDArray[Any]) -> None:
+    def take_back(self, raw: NDArray[Any], interface: dict[str, Any]) -> None:
         """Nobody looks at the memory of `raw` any more."""
         if raw.nbytes > _MOST_BYTES:
             return
         if self._bytes + raw.nbytes > _MOST_BYTES:
             # Other shapes are of the past, or this one has enough.
             self._free, self._bytes = {}, 0
-        self._free.setdefault((raw.shape, raw.dtype), []).append(raw)
+        self._free.setdefault((raw.shape, raw.dtype), []).append((raw, interface))
         self._bytes += raw.nbytes
 
     def __reduce__(self) -> tuple[type[Recycler], tuple[()]]:

@@ -1,7 +1,8 @@
 """What a server does with each message, in the modes "shard" and "each". It calls `send`, and touches no socket.
 
 Every client reads batches in the order of their numbers: all of them, or every W-th. Clients that stand near each
-other share a run, so that a batch is made once. A client that has fallen out of the window of its run gets a run of
+other share a run, so that a batch is made once; a run that began from a state which nobody vouches for is its
+client's alone. A client that has fallen out of the window of its run gets a run of
 its own, which begins where that client stands: nobody waits for it. As soon as another run has its next batch, it
 goes back to that one. Only the server's thread calls in here.
 """
@@ -117,6 +118,8 @@ class Broker:
         else:
             before = self.sessions.pop(hello.session, None)
             session = Session.of(hello, identity, monotonic())
+            at, state = session.resume
+            session.vouched = self.flows.seals.holds(state, (session.epoch, session.part, at))
             self.sessions[hello.session] = session
             self.counts["sessions"] += before is None
             self.open(session, before, hello)
@@ -160,9 +163,6 @@ class Broker:
                 self.post(session, item)
                 session.next += session.step
             elif run.failure is not None:
-                if run.resumed_for not in (b"", session.token):
-                    self._part_with(run)  # it may have been the state that another client has sent
-                    continue
                 self.fail(session, run)
                 return
             elif run.total is not None and session.next >= run.total:
@@ -190,18 +190,11 @@ class Broker:
                 return None
             # From where the others of its round read, who may be a little later.
             first = max(session.next - session.step + 1, session.resume[0] if session.resume[1] else 0)
-            found = self.start(session.epoch, session.part, min(first, session.next), session.resume)
-            found.resumed_for = session.token if session.resume[1] else b""
+            owner = b"" if session.vouched or not session.resume[1] else session.token
+            found = self.start(session.epoch, session.part, min(first, session.next), session.resume, owner)
         session.run = found
         self.sweep()
         return found
-
-    def _part_with(self, run: Run) -> None:
-        """Have its clients look for another run."""
-        for session in self.sessions.values():
-            if session.run is run and session.token != run.resumed_for:
-                session.run = None
-        self.sweep()
 
     def crowded(self) -> bool:
         """There are as many runs as may be, and all are read by clients that have credit."""
@@ -217,8 +210,10 @@ class Broker:
                 self._end(idle)
         return True
 
-    def start(self, epoch: int, part: tuple[int, int], first: int, resume: tuple[int, bytes]) -> Run:
-        run = Run(self.flows, epoch, part, first, resume, self.wake)
+    def start(
+        self, epoch: int, part: tuple[int, int], first: int, resume: tuple[int, bytes], owner: bytes = b""
+    ) -> Run:
+        run = Run(self.flows, epoch, part, first, resume, self.wake, owner)
         self.runs.append(run)
         self.counts["runs"] += 1
         return run
@@ -229,8 +224,8 @@ class Broker:
         number = item.number * servers + session.part[0]
         head = protocol.encode(Batch(session.token, session.turn, session.sent, number, item.state))
         self.send(session.identity, [head, item.header, *item.frames])
-        if item.state:
-            session.resume = (item.number + 1, item.state)
+        if item.state and session.run is not None:
+            session.resume, session.vouched = (item.number + 1, item.state), not session.run.owner
         session.sent += 1
         session.sent_bytes += item.nbytes
         self.counts["batches"] += 1

@@ -96,13 +96,15 @@ class Subscription:
         #: in mode "split": which lane each record of this pass came from
         self._sent_by = array("H")
         self._waited_s = 0.0
+        #: bytes of the batch that was taken last
+        self._nbytes = 0
         now = monotonic()
         count = len(source.addresses)
         known = str(self._mark.get("pipeline", ""))
         self._lanes = [Lane(self._plan_of(number), known, now) for number in range(count)]
         key: Key | None = None if source.key is None else read_key(source.key)
         self._line = Line(self._lanes, source.addresses, key, source.timeout_s)
-        opening.mark_at, opening.stop = self.mark_at, self.stop
+        opening.mark_at, opening.stop, opening.ready = self.mark_at, self.stop, self.ready
 
     # ------------------------------------------------------------------ which batches
 
@@ -216,17 +218,31 @@ class Subscription:
                 raise ServiceError(f"the data server at {self._source.label[8:-1]} refuses: {error}") from None
             return None
 
+    def ready(self) -> bool:
+        """Whether the next batch is here, if it is as large as the last one."""
+        lane = self._turn_of()
+        if lane is None or self._stopped:
+            return False
+        # In mode "split" a batch is the loop's only once the server has confirmed it.
+        return bool(lane.available) or (
+            self._mode != "split" and self._line.holds(self._lanes.index(lane), self._nbytes)
+        )
+
     def _due(self) -> bool:
         """There is a batch, or none will come."""
         lane = self._turn_of()
         if lane is not None and (lane.available or lane.over):
             return True
-        return self._stopped or any(one.error is not None for one in self._lanes)
+        if self._stopped:
+            return True
+        return any(one.error is not None for one in self._lanes)
 
     def _turn_of(self) -> Lane | None:
         """The lane that has the next batch; None as long as that is not known."""
         if not self._mode:
             return None
+        if len(self._lanes) == 1:
+            return self._lanes[0]
         return self._split_turn() if self._mode == "split" else self._lanes[self._first() % len(self._lanes)]
 
     def _split_turn(self) -> Lane | None:
@@ -240,6 +256,7 @@ class Subscription:
         if self._mode != "split" and arrived.number != self._first():
             raise ServiceError(f"batch {arrived.number} came where {self._first()} was due")
         self._position += 1
+        self._nbytes = arrived.nbytes
         self._waited_s += waited_s
         for one in self._lanes:
             one.waited_s = self._waited_s

@@ -18,6 +18,7 @@ from penstock.ops.shard import Shard
 from penstock.pipeline import Pipeline
 from penstock.plan.world import ALONE
 from penstock.resume.state import described
+from penstock.service.seals import Seals
 from penstock.sources.source import Composite, Flow, IndexedSource
 
 __all__ = ["Flows", "check_served", "fingerprint_of", "part_of"]
@@ -80,10 +81,11 @@ def _before_batches(pipeline: Pipeline[Any]) -> int:
 class Flows:
     """Loaders of the parts of one pipeline. Several threads borrow and give back."""
 
-    def __init__(self, pipeline: Pipeline[Any], seed: int) -> None:
+    def __init__(self, pipeline: Pipeline[Any], seed: int, secret: bytes) -> None:
         self.pipeline = pipeline
         self.seed = seed
         self.fingerprint = fingerprint_of(pipeline, seed)
+        self.seals = Seals(secret, self.fingerprint)
         self._lock = threading.Lock()
         self._idle: list[tuple[tuple[int, int], Loader[Any]]] = []
         self._lent: set[Loader[Any]] = set()

@@ -4,13 +4,17 @@ libzmq receives every frame into new memory and hands it from thread to thread; 
 wake-ups then take as long as the copy. Here a large frame goes from the socket straight into memory that was used
 for an earlier batch, which nobody looks at any more.
 
-* A frame longer than `FRAME_BYTES`, or a message of more frames or bytes than a batch may have, is `Malformed`.
+* A frame longer than `FRAME_BYTES`, or a message of more frames or bytes than the owner accepts (by default, than a
+  batch may have), is `Malformed`.
 * Memory of a frame is writable, and is used again only after the last array that looks into it is gone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import termios
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,11 +36,22 @@ _BYTE = np.dtype(np.uint8)
 
 
 class Frames:
-    """The messages that come over one socket, which blocks for a short time at most (`SO_RCVTIMEO`)."""
+    """The messages that come over one socket, which does not block, or for a short time (`SO_RCVTIMEO`)."""
 
-    def __init__(self, sock: socket.socket, recycler: Recycler) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        recycler: Recycler,
+        most_bytes: int = _MESSAGE_BYTES,
+        most_frames: int = MOST_FRAMES,
+    ) -> None:
         self._socket = sock
         self._recycler = recycler
+        #: of one message
+        self._most_bytes = most_bytes
+        self._most_frames = most_frames
+        #: bytes that came so far
+        self.received = 0
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         #: the part of the buffer that was received and not looked at
         self._at = self._end = 0
@@ -50,6 +65,13 @@ class Frames:
         #: the last look found that more bytes are needed
         self.hungry = True
 
+    @property
+    def unread(self) -> int:
+        """Bytes that are here and were not looked at."""
+        waiting = array("i", [0])
+        fcntl.ioctl(self._socket, termios.FIONREAD, waiting)
+        return self._end - self._at + waiting[0]
+
     def exactly(self, nbytes: int) -> bytes | None:
         """The next bytes, where no frame is expected; None until they are there."""
         if self._end - self._at < nbytes and not self._more():
@@ -62,75 +84,65 @@ class Frames:
     def message(self) -> tuple[int, Sequence[memoryview]] | None:
         """The flags and the frames of the next message or command; None until it is there whole."""
         while True:
-            if self._large is not None:
-                if not self._fill():
-                    return None
-                frame, self._large = self._large, None
-            else:
-                found = self._begin()
-                if found is None:
+            if self._large is None:
+                frame = self._begin()
+                if frame is None:
                     if self._large is None and not self._more():
                         return None
                     continue
-                frame = found
-            if self._flags & COMMAND:
+            elif self._fill():
+                frame, self._large = self._large, None
+            else:
+                return None
+            flags = self._flags
+            if flags & COMMAND:
                 # libzmq sends its heartbeats between two frames of a message too.
-                self._nbytes -= frame.nbytes
+                self._nbytes -= len(frame)
                 self.hungry = False
-                return self._flags, [frame]
+                return flags, [frame]
             self._frames.append(frame)
-            if not self._flags & _MORE:
+            if not flags & _MORE:
                 frames, self._frames, self._nbytes = self._frames, [], 0
                 self.hungry = False
-                return self._flags, frames
+                return flags, frames
 
     def _begin(self) -> memoryview | None:
-        """The next frame if it is in the buffer whole; a large one is begun."""
-        have = self._end - self._at
-        if have < 2:
+        """The next frame if it is in the buffer whole; one that would not fit there is begun."""
+        buffer, at, end = self._buffer, self._at, self._end
+        if end - at < 2:
             return None
-        flags = self._buffer[self._at]
-        head = 9 if flags & _LONG else 2
-        if have < head:
-            return None
-        size = int.from_bytes(self._buffer[self._at + 1 : self._at + head], "big")
-        self._check(flags, size)
-        begin = self._at + head
-        if size >= _LARGE_BYTES:
-            self._admit(flags, size)
-            self._large = self._recycler.empty((size,), _BYTE).data
-            self._filled = min(size, self._end - begin)
-            self._large[: self._filled] = self._buffer[begin : begin + self._filled]
-            self._at = begin + self._filled
-            return None
-        if have < head + size:
-            self._middling(flags, size, begin)
-            return None
-        self._admit(flags, size)
-        self._at = begin + size
-        return memoryview(bytearray(self._buffer[begin : begin + size]))
-
-    def _middling(self, flags: int, size: int, begin: int) -> None:
-        """A frame that is not in the buffer whole: if it would not fit there, it is received like a large one."""
+        flags = buffer[at]
+        if flags & _LONG:
+            if end - at < 9:
+                return None
+            size, begin = int.from_bytes(buffer[at + 1 : at + 9], "big"), at + 9
+        else:
+            size, begin = buffer[at + 1], at + 2
+        nbytes = self._nbytes + size
+        if flags > _LONG | _MORE or nbytes > self._most_bytes or len(self._frames) >= self._most_frames:
+            self._check(flags, size)
+        if begin + size <= end and size < _LARGE_BYTES:
+            self._flags, self._at, self._nbytes = flags, begin + size, nbytes
+            return memoryview(bytearray(buffer[begin : begin + size]))
         if size + 9 > _BUFFER_BYTES:
-            self._admit(flags, size)
-            self._large = memoryview(bytearray(size))
-            self._filled = self._end - begin
-            self._large[: self._filled] = self._buffer[begin : self._end]
-            self._at = self._end
+            self._check(flags, size)
+            self._flags, self._nbytes = flags, nbytes
+            large = (
+                self._recycler.empty((size,), _BYTE).data if size >= _LARGE_BYTES else memoryview(bytearray(size))
+            )
+            self._filled = min(size, end - begin)
+            large[: self._filled] = buffer[begin : begin + self._filled]
+            self._large, self._at = large, begin + self._filled
+        return None
 
     def _check(self, flags: int, size: int) -> None:
-        if flags & ~(_MORE | _LONG | COMMAND) or (flags & COMMAND and (flags & _MORE or size > _BUFFER_BYTES)):
+        if flags > COMMAND | _LONG or (flags & COMMAND and (flags & _MORE or size > _BUFFER_BYTES)):
             raise Malformed(f"a frame with flags {flags:#x}")
-        if size > FRAME_BYTES or self._nbytes + size > _MESSAGE_BYTES or len(self._frames) >= MOST_FRAMES:
+        if size > FRAME_BYTES or self._nbytes + size > self._most_bytes or len(self._frames) >= self._most_frames:
             raise Malformed(
                 f"a frame of {size} bytes after {len(self._frames)} frames of {self._nbytes} bytes, which is more "
-                "than a batch may have"
+                "than a message may have"
             )
-
-    def _admit(self, flags: int, size: int) -> None:
-        self._flags = flags
-        self._nbytes += size
 
     # ------------------------------------------------------------------ the socket
 
@@ -167,4 +179,5 @@ class Frames:
             return 0
         if not count:
             raise ConnectionResetError("the other side has closed the connection")
+        self.received += count
         return count

@@ -5,6 +5,10 @@ it appends can be decided on all lines before. A last line that is not whole bel
 nobody relied on that line, and the next holder cuts it off, but never in a file that begins otherwise. `fsync` is
 not called, so a machine that loses power may forget the last lines.
 
+The file may be written anew, with fewer lines. Its last line then says so, in the file that others have open: who
+reads that line opens the new file, and reads all of it. The new file takes the place of the old one at once, and
+whoever held the old one holds the new one.
+
 The lock is `flock`; the kernel releases it when its holder dies. Linux extends it to other machines over NFS, if
 the file system is not mounted with `nolock` or `local_lock`.
 """
@@ -15,7 +19,8 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Any
 
@@ -25,6 +30,8 @@ __all__ = ["Journal"]
 
 #: a file that somebody holds for so long when it is opened is not shared
 _PATIENCE_S = 5.0
+#: the line that says that the file was written anew
+_MOVED = "moved"
 #: what taking in a line raises that nobody wrote
 _DAMAGE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
@@ -36,21 +43,27 @@ class Journal:
     every such file begins with the word `kind`.
     """
 
-    def __init__(self, path: str, kind: str, take_in: Callable[[int, Any], None]) -> None:
+    def __init__(
+        self, path: str, kind: str, take_in: Callable[[int, Any], None], clear: Callable[[], None]
+    ) -> None:
         self.path = path
         self._begins = json.dumps([kind])[:-1].encode()
         self._take_in = take_in
+        self._clear = clear
         #: lines, and their bytes, that were taken in or appended
-        self._lines = self._whole = 0
+        self.lines = self._whole = 0
+        self._file = self._opened()
+
+    def _opened(self) -> int:
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as exc:
-            raise ServiceError(f"the ledger {path} cannot be opened: {exc.strerror}") from None
+            raise ServiceError(f"the ledger {self.path} cannot be opened: {exc.strerror}") from None
 
     @property
     def empty(self) -> bool:
         """No line is known."""
-        return not self._lines
+        return not self.lines
 
     @property
     def grown(self) -> bool:
@@ -88,8 +101,7 @@ class Journal:
 
     def append(self, line: Any) -> None:
         """Write one line. The caller holds the file."""
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        rest = data
+        rest = data = _bytes_of(line)
         try:
             while rest:
                 rest = rest[os.write(self._file, rest) :]
@@ -99,8 +111,53 @@ class Journal:
                 f"the ledger {self.path} cannot be written: {exc.strerror}; what clients have not acknowledged is "
                 "handed out when the server is started again"
             ) from exc
-        self._lines += 1
+        self.lines += 1
         self._whole += len(data)
+
+    def write_anew(self, lines: Sequence[Any]) -> bool:
+        """Put these lines in the place of all; False, and nothing has changed, if the folder does not allow it.
+
+        The caller holds the file.
+        """
+        target = os.path.realpath(self.path)
+        partial, data = f"{target}.new", b"".join(map(_bytes_of, lines))
+        new = -1
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(partial)  # of a server that was killed
+            new = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            fcntl.flock(new, fcntl.LOCK_EX)
+            before = os.fstat(self._file)
+            with contextlib.suppress(PermissionError):
+                os.fchown(new, before.st_uid, before.st_gid)
+            os.fchmod(new, stat.S_IMODE(before.st_mode))
+            with open(new, "wb", closefd=False) as file:
+                file.write(data)
+            os.fsync(new)
+            # A server that is killed between these two has moved nothing: see `_move`.
+            self.append([_MOVED])
+            os.replace(partial, target)
+        except BaseException as exc:
+            if new >= 0:
+                os.close(new)
+            if isinstance(exc, (OSError, ServiceError)):
+                return False
+            raise
+        os.close(self._file)
+        self._file, self.lines, self._whole = new, len(lines), len(data)
+        return True
+
+    def _move(self) -> bool:
+        """Whether the file was written anew: it is the new one from here on, held, and nothing of it is known."""
+        new = self._opened()
+        if os.path.sameopenfile(new, self._file):
+            os.close(new)
+            return False
+        fcntl.flock(new, fcntl.LOCK_EX)
+        os.close(self._file)
+        self._file, self.lines, self._whole = new, 0, 0
+        self._clear()
+        return True
 
     def close(self) -> None:
         if self._file >= 0:
@@ -109,9 +166,14 @@ class Journal:
             self._file = -1
 
     def _catch_up(self) -> None:
+        while self._read_on():
+            pass
+
+    def _read_on(self) -> bool:
+        """Take in what others have written; whether to go on in another file."""
         size = os.fstat(self._file).st_size
         if size == self._whole:
-            return
+            return False
         if size < self._whole:
             raise ServiceError(
                 f"the ledger {self.path} was cut from {self._whole} to {size} bytes by somebody else"
@@ -123,10 +185,20 @@ class Journal:
             for line in file:
                 if not line.endswith(b"\n"):
                     os.ftruncate(self._file, self._whole)
-                    return
+                    return False
                 try:
-                    self._take_in(self._lines, json.loads(line))
+                    said = json.loads(line)
+                    if said == [_MOVED]:
+                        if self._move():
+                            return True
+                    else:
+                        self._take_in(self.lines, said)
                 except _DAMAGE as exc:
-                    raise ServiceError(f"{self.path} is damaged in line {self._lines + 1}: {exc}") from None
-                self._lines += 1
+                    raise ServiceError(f"{self.path} is damaged in line {self.lines + 1}: {exc}") from None
+                self.lines += 1
                 self._whole += len(line)
+        return False
+
+
+def _bytes_of(line: Any) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"

@@ -21,7 +21,9 @@ class KeyedConnection:
     """A DEALER socket with a context of its own. Used by one thread at a time."""
 
     #: it sends in a thread of libzmq, and never waits for room
-    sending = False
+    unsent = 0
+    #: bytes that have come: libzmq does not say
+    received = 0
 
     def __init__(self, address: str, key: Key) -> None:
         zmq = self._zmq = zmq_module()
@@ -48,6 +50,10 @@ class KeyedConnection:
     def pending(self) -> bool:
         """A message is there. Ask before a wait: the descriptor becomes readable once for several messages."""
         return bool(self._socket.getsockopt(self._zmq.EVENTS) & self._zmq.POLLIN)
+
+    def holds(self, nbytes: int) -> bool:
+        """Whether a message of so many bytes can be received without a wait."""
+        return self.pending
 
     def receive(self) -> Sequence[memoryview] | None:
         """The frames of the next message; None if there is none."""

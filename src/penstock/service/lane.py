@@ -127,8 +127,11 @@ class Lane:
 
     @property
     def owes_credit(self) -> bool:
-        """Enough room was made for it to be worth a message."""
-        return self._ready and 4 * (self.came + self.room - self._given) >= self.room > 0
+        """Enough room was made for it to be worth a message, which takes as long as 0.2 MB of a batch."""
+        if not self._ready:
+            return False
+        room = self.room
+        return 2 * (self.came + room - self._given) >= room > 0
 
     def tick(self, now: float) -> list[FromClient]:
         """Whatever is due."""
@@ -162,10 +165,10 @@ class Lane:
         if isinstance(message, Refused):
             return self._refused(message, now)
         self.alive = now
-        if not self._ready and isinstance(message, (Batch, End, Beat)):
-            return []  # Ready was lost, or never sent: the next turn asks for it again
         if isinstance(message, Batch):
-            return self._batch(message, frames[1:], now)
+            return self._batch(message, frames[1:], now) if self._ready else []
+        if not self._ready and isinstance(message, (End, Beat)):
+            return []  # Ready was lost, or never sent: the next turn asks for it again
         if isinstance(message, Welcome):
             return self._welcomed(message)
         if isinstance(message, Ready):
@@ -173,6 +176,12 @@ class Lane:
         if isinstance(message, End):
             return self._end(message, now)
         return self._beat(message, now)
+
+    def hears(self, now: float) -> None:
+        """Bytes have come, which may be a part of a large batch. Over a slow connection one takes its time."""
+        self.heard = now
+        if self._ready:
+            self.alive = now
 
     def malformed(self, exc: protocol.Malformed) -> None:
         """What came is no message."""
@@ -244,7 +253,7 @@ class Lane:
 
     def put(self, batch: Batch, frames: Sequence[memoryview]) -> None:
         """A batch is here."""
-        nbytes = sum(frame.nbytes for frame in frames)
+        nbytes = sum(map(len, frames))
         self.inbox.append(Arrived(batch.number, frames, nbytes, batch.state))
         self.came += 1
         self.came_bytes += nbytes

@@ -43,6 +43,8 @@ class Line:
         #: lane -> which address it talks to, and since when
         self._at = list(range(len(self._lanes)))
         self._since = [monotonic()] * len(self._lanes)
+        #: bytes that had come over each connection when it was looked at last
+        self._received = [0] * len(self._lanes)
         self._recycler = Recycler()
         self._connections = [self._dial(address) for address in self._addresses]
         #: whoever has it may use the connections and the lanes
@@ -61,8 +63,18 @@ class Line:
 
     def wait_for(self, done: Callable[[], bool]) -> None:
         """Receive until `done()` or an error. The caller has the lock, and whoever makes it true calls `wake`."""
-        while not done() and self.error is None:
-            self._turn(_TICK_S, done)
+        if not done():
+            while self.error is None and not self._turn(_TICK_S, done):
+                pass
+
+    def holds(self, number: int, nbytes: int) -> bool:
+        """Whether a batch of so many bytes can be received from this server without a wait."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            return self.error is None and self._connections[number].holds(nbytes)
+        finally:
+            self.lock.release()
 
     def give_credit(self, number: int) -> None:
         """Say how much more may come, if that is worth a message. The caller has the lock."""
@@ -100,52 +112,58 @@ class Line:
 
     # ------------------------------------------------------------------ receiving, for whoever has the lock
 
-    def _turn(self, wait_s: float, done: Callable[[], bool]) -> None:
-        """Wait until something comes, take it in, and do what is due."""
+    def _turn(self, wait_s: float, done: Callable[[], bool]) -> bool:
+        """Wait until something comes, take it in, and do what is due; whether `done()` is true."""
+        found = False
         try:
-            ready = self._wait(wait_s)
+            # Most batches need no wait, and no call for it.
+            alone = len(self._connections) == 1 and self._connections[0].pending
+            ready = () if alone else self._wait(wait_s)
+            now = monotonic()
             for number, connection in enumerate(self._connections):
-                if connection.fileno() in ready or connection.pending:
-                    self._take_in(number, done)
-                if connection.look_after(monotonic()):
-                    self._say(number, self._lanes[number].begin(monotonic()))
-                self.give_credit(number)
-            if monotonic() - self._looked >= _TICK_S:
-                self._looked = monotonic()
+                if connection.pending or connection.fileno() in ready:
+                    found = self._take_in(number, done, now) or found
+                if connection.look_after(now):
+                    self._say(number, self._lanes[number].begin(now))
+            if now - self._looked >= _TICK_S:
+                self._looked = now
                 for number in range(len(self._lanes)):
                     self._look_after(number)
+            return found or done()
         except BaseException as exc:
             self.error = exc
+            return False
 
     def _wait(self, wait_s: float) -> set[int]:
         """Descriptors that have something to receive, or room to send."""
         pending = any(connection.pending for connection in self._connections)
-        if pending and len(self._connections) == 1:
-            return set()  # it is looked at in any case: most batches need no wait, and no call for it
         poll = select.poll()
         poll.register(self._waker, select.POLLIN)
         for connection in self._connections:
             if connection.fileno() >= 0:
-                poll.register(connection, select.POLLIN | (select.POLLOUT if connection.sending else 0))
+                poll.register(connection, select.POLLIN | (select.POLLOUT if connection.unsent else 0))
         ready = {descriptor for descriptor, _ in poll.poll(0 if pending else wait_s * 1000)}
         if self._waker.fileno() in ready:
             self._waker.clear()
         return ready
 
-    def _take_in(self, number: int, done: Callable[[], bool]) -> None:
-        """What came over one connection, until it is what the reader waits for."""
+    def _take_in(self, number: int, done: Callable[[], bool], now: float) -> bool:
+        """What came over one connection, until it is what the reader waits for; whether it is."""
         lane, connection = self._lanes[number], self._connections[number]
         for _ in range(_AT_ONCE):
             try:
                 frames = connection.receive()
             except Malformed as exc:
                 lane.malformed(exc)
-                return
+                return False
             if frames is None:
-                return
-            self._say(number, lane.hear(frames, monotonic()))
+                return False
+            said = lane.hear(frames, now)
+            if said:
+                self._say(number, said)
             if done():
-                return
+                return True
+        return False
 
     def _say(self, number: int, messages: Sequence[FromClient]) -> None:
         for message in messages:
@@ -156,6 +174,10 @@ class Line:
         lane, now = self._lanes[number], monotonic()
         if lane.over:
             return
+        received = self._connections[number].received
+        if received != self._received[number]:
+            self._received[number] = received
+            lane.hears(now)
         gone_s = now - max(lane.alive, self._since[number])
         if now - lane.alive > self._timeout_s:
             self.error = ServiceError(self._gone(number))
@@ -175,6 +197,7 @@ class Line:
         self.reconnects += 1
         self._connections[number].close()
         self._connections[number] = self._dial(self._addresses[self._at[number]])
+        self._received[number] = 0
         lane.heard = monotonic()
         self._say(number, lane.begin(monotonic()))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Any, Self
 
@@ -17,12 +17,13 @@ from penstock.checks import any_number, whole_number
 from penstock.errors import PlanError, ServiceError
 from penstock.pipeline import Pipeline
 from penstock.service.broker import Broker, Send
+from penstock.service.door import Door, open_door
 from penstock.service.extra import zmq_module
 from penstock.service.flows import Flows, check_served
 from penstock.service.keys import public_keys, read_key
 from penstock.service.ledger import Ledger
 from penstock.service.protocol import MOST_CREDIT
-from penstock.service.sockets import Bound, bind_to
+from penstock.service.seals import secret_of
 from penstock.service.split import SplitBroker
 from penstock.service.waker import Waker
 
@@ -32,13 +33,8 @@ log = logging.getLogger("penstock.service")
 
 #: how often silent clients are looked for
 _TICK_S = 0.5
-#: messages that are taken in before batches are sent on
-_AT_ONCE = 64
 #: a run whose pipeline does not give its batch in this time is closed with its loader
 _GRACE_S = 0.5
-
-#: a frame of so many bytes is sent without a copy
-_LARGE_BYTES = 32 << 10
 
 #: makes the broker, of what sends and of what wakes the thread
 BrokerOf = Callable[[Send, Callable[[], None]], Broker]
@@ -52,15 +48,12 @@ class Server:
     ``address`` is where clients connect to, with the port that was picked.
     """
 
-    def __init__(self, broker_of: BrokerOf, flows: Flows, bound: Bound) -> None:
-        zmq = self._zmq = zmq_module()
-        # As plain numbers: to join two flags of an enum takes microseconds.
-        self._last, self._more = int(zmq.NOBLOCK), int(zmq.NOBLOCK | zmq.SNDMORE)
+    def __init__(self, broker_of: BrokerOf, flows: Flows, door: Door) -> None:
         self._flows = flows
-        self._bound = bound
-        self.address: str = bound.address
+        self._door = door
+        self.address: str = door.address
         self._waker = Waker()
-        self._broker: Broker = broker_of(self._send, self._waker.wake)
+        self._broker: Broker = broker_of(door.send, self._waker.wake)
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._closed = self._hurried = False
@@ -72,7 +65,7 @@ class Server:
 
     def stats(self) -> dict[str, float]:
         """Counters of the server, and of the loader that makes its batches."""
-        return {**self._flows.stats(), **self._broker.stats(), **self._bound.stats()}
+        return {**self._flows.stats(), **self._broker.stats(), **self._door.stats()}
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the server is closed; whether it is."""
@@ -121,16 +114,6 @@ class Server:
 
     # ------------------------------------------------------------------ the thread
 
-    def _send(self, identity: bytes, frames: Sequence[Any]) -> None:
-        send = self._bound.socket.send
-        try:
-            send(identity, self._more)
-            for frame in frames[:-1]:
-                send(frame, self._more, copy=len(frame) < _LARGE_BYTES)
-            send(frames[-1], self._last, copy=len(frames[-1]) < _LARGE_BYTES)
-        except self._zmq.Again:
-            pass  # the client will say hello again
-
     def _work(self) -> None:
         try:
             self._serve()
@@ -139,39 +122,19 @@ class Server:
             log.critical("the server at %s has failed", self.address, exc_info=exc)
         finally:
             self._broker.close()
-            self._bound.close()
+            self._door.close()
 
     def _serve(self) -> None:
-        zmq, socket, broker = self._zmq, self._bound.socket, self._broker
-        poller = zmq.Poller()
-        poller.register(socket, zmq.POLLIN)
-        poller.register(self._waker, zmq.POLLIN)
-        poller.register(self._bound.monitor, zmq.POLLIN)
-        if self._bound.zap is not None:
-            poller.register(self._bound.zap, zmq.POLLIN)
+        door, broker = self._door, self._broker
         due = monotonic() + _TICK_S
         while not self._closing.is_set():
-            ready = dict(poller.poll(max(0, due - monotonic()) * 1000))
-            if self._waker.fileno() in ready:
-                self._waker.clear()
-            if self._bound.zap in ready:
-                self._bound.judge()
-            if self._bound.monitor in ready:
-                self._bound.noted()
-            if socket in ready:
-                self._take_in()
+            for identity, frames in door.wait(max(0, due - monotonic()), self._waker):
+                broker.received(identity, frames)
             broker.made()
             if monotonic() >= due:
                 broker.tick()
-                self._bound.tick()
+                door.tick()
                 due = monotonic() + _TICK_S
-
-    def _take_in(self) -> None:
-        for _ in range(_AT_ONCE):
-            message = self._bound.receive()
-            if message is None:
-                return
-            self._broker.received(*message)
 
 
 def serve(
@@ -203,13 +166,15 @@ def serve(
     if credit > MOST_CREDIT:
         raise PlanError(f"serve(credit=) takes at most {MOST_CREDIT} batches, got {credit}")
     seed = any_number(seed, "serve(seed=)")
-    bound = bind_to(bind, None if key is None else read_key(key), public_keys(allow), insecure, credit)
+    zmq_module()
+    own = None if key is None else read_key(key)
+    door = open_door(bind, own, public_keys(allow), insecure, credit)
     try:
-        flows = Flows(pipeline, seed)
+        flows = Flows(pipeline, seed, secret_of(own))
         broker_of = _broker_of(flows, mode, credit, ledger)
-        return Server(broker_of, flows, bound)
+        return Server(broker_of, flows, door)
     except BaseException:
-        bound.close()
+        door.close()
         raise
 
 

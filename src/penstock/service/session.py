@@ -29,6 +29,8 @@ class Session:
     run: Run | None = None
     #: where the pipeline can go on for this client, should the window not have what it needs
     resume: tuple[int, bytes] = (0, b"")
+    #: that state was given out by a server with our secret, for that place
+    vouched: bool = False
     #: of this turn: batches and bytes sent, the credit for both, and what was acknowledged
     sent: int = 0
     sent_bytes: int = 0
@@ -78,6 +80,6 @@ def covering(runs: list[Run], session: Session, ahead: int) -> Run | None:
     found = [
         run for run in runs
         if run.epoch == session.epoch and run.part == session.part and run.failure is None
-        and run.first <= session.next <= run.made + ahead
+        and run.owner in (b"", session.token) and run.first <= session.next <= run.made + ahead
     ]  # fmt: skip
     return max(found, key=lambda run: run.made, default=None)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+import logging
 from collections.abc import Callable, Mapping
 from itertools import islice
 from time import monotonic
@@ -22,18 +23,23 @@ from typing import Any
 from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.service.broker import MOST_RUNS, Broker, Send
+from penstock.service.entries import Part
 from penstock.service.flows import Flows
-from penstock.service.ledger import Ledger, Part, Refusal
+from penstock.service.ledger import Ledger, Refusal
 from penstock.service.protocol import Ask, Hello, Ready, Refused, Welcome
 from penstock.service.run import Item, Run
 from penstock.service.session import Session
 
 __all__ = ["SplitBroker"]
 
+log = logging.getLogger("penstock.service")
+
 #: clients that live say so within this time
 _SIGN_OF_LIFE_S = 1.2
 #: a client that wanted to go on and has not come back in this time begins anew
 _FORGET_S = 300.0
+#: a client that asks for an epoch which is over waits so long for others of its training to show
+_LATE_S = 3.0
 
 
 class _Board:
@@ -91,6 +97,12 @@ class SplitBroker(Broker):
             return
         if hello.state and before is None and not self._resumed(session, hello):
             return
+        if not hello.state and session.epoch in self.ledger.old and not self._may_be_late(session, hello):
+            return
+        if hello.claims and self.ledger.entries(session.epoch).forgotten:
+            said = f"the ledger has forgotten who was handed which batches of epoch {session.epoch}"
+            self._turn_away(session, hello, "ledger", said)
+            return
         if not self.ledger.enter(session.token.hex(), session.turn):
             self._turn_away(session, hello, "unknown", "this session has gone on at another server")
             return
@@ -139,6 +151,24 @@ class SplitBroker(Broker):
             return False
         self._asked.clear()
         return True
+
+    def _may_be_late(self, session: Session, hello: Hello) -> bool:
+        """Whether this client belongs to a training that goes on, and is not a new one with the ledger of another.
+
+        The first batch that anybody gets of this server shows that the training goes on.
+        """
+        if session.token.hex() in self.ledger.turns:
+            return True
+        asked = self._asked.setdefault(session.token, monotonic())
+        late = monotonic() - asked < _LATE_S
+        epochs = sorted(self.ledger.old)
+        said = (
+            f"all batches of epoch {session.epoch} were handed out before this server was started, as its ledger "
+            f"{self.ledger.name!r} says for epochs {epochs[0]} to {epochs[-1]}; for a new training serve with "
+            "another ledger= or remove the file, and to go on with the old one load the states of all clients"
+        )
+        self._turn_away(session, hello, "busy" if late else "ledger", said)
+        return False
 
     def leave(self, session: Session) -> None:
         self._give_back(session)
@@ -235,8 +265,19 @@ class SplitBroker(Broker):
             board.run.allow(board.fresh + sum(one.batches - one.sent for one in hungry))
         total = board.run.total
         if total is not None and self.ledger.entries(board.run.epoch).low_of(board.run.part) >= total:
+            self.ledger.end(board.run.epoch, total, board.run.part)
             for session in readers:
+                self._say_if_empty(session, total)
                 self.finish(session, total)
+
+    def _say_if_empty(self, session: Session, total: int) -> None:
+        """A client that gets nothing may be one of a new training, which asks for the epochs of another."""
+        had = (self.ledger.generation, session.token.hex()) in self.ledger.entries(session.epoch).clients
+        if total and not had and self.may_log():
+            log.warning(
+                "a client came to epoch %d when all %d batches were handed out, and gets none. For a new training "
+                "start a new server, with another ledger file or none", session.epoch, total,
+            )  # fmt: skip
 
     def _even_out(self, readers: list[Session]) -> None:
         """All batches are made, and a loop waits: those that are leased to a loop that does not wait go back.

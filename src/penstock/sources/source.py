@@ -173,6 +173,8 @@ class Opening:
     mark_at: Callable[[int], Any] | None = None
     #: set by the source: the pass is over, and who waits inside of the source returns. It must not block
     stop: Callable[[], None] | None = None
+    #: set by the source: whether its next record comes without a wait. Several records are then read in one turn
+    ready: Callable[[], bool] | None = None
 
     def saved(self, position: int) -> Any:
         """What the source wants to have saved at `position`."""
