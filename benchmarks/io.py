@@ -1,7 +1,7 @@
 """Does a stage that waits for storage keep all its workers waiting at once, and no more than that?
 
 Contestants: 4000 calls that sleep 5 ms, 64 at a time, starting and closing the workers included;
-  threads      against the ideal, 4000 * 5 ms / 64                target: at least 0.93, where a bare pool reaches it
+  threads      against the ideal, 4000 * 5 ms / 64                target: at least 0.93, if a bare pool reaches it
                against a bare ThreadPoolExecutor                  target: at least 0.95
   bare pool    against the ideal, for comparison
   async def    against a bare asyncio loop with a semaphore       target: at least 0.95

@@ -5,10 +5,14 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.cases import for_each
 from tests.helpers import INLINE, any_workers, few_layouts, plain, until_error
+from tests.random_examples import examples
 
 import penstock as ps
+from penstock.trees import numbers_stacked, stacked
 
 Point = namedtuple("Point", "x y")
 
@@ -477,3 +481,19 @@ def test_a_collate_that_is_no_function_and_collate_with_pad_are_refused():
 
 def test_a_numpy_size_will_do():
     assert plain(list(ps.from_sequence(range(3)).batch(np.int64(2)))) == [[0, 1], [2]]
+
+
+@examples(200)
+@given(
+    st.one_of(
+        st.lists(st.sampled_from([0, 1, -5, 2**40, 1.5, True]), min_size=1),
+        st.lists(st.sampled_from([0, 2**63, 2**70, False, np.int32(3), np.uint64(7), np.float32(0.5), "a", None])),
+    ),
+    st.integers(1, 4),
+)
+def test_numbers_stacked_together_are_what_each_batch_would_be(samples, size):
+    together = numbers_stacked(samples, size)
+    if together is not None:
+        apart = [stacked(samples[start : start + size], str) for start in range(0, len(samples), size)]
+        assert [(batch.dtype, batch.tolist()) for batch in together] == [(one.dtype, one.tolist()) for one in apart]
+        assert all(batch.flags.owndata and batch.flags.writeable for batch in together)

@@ -126,6 +126,27 @@ def stacked(samples: Sequence[Any], describe: Callable[[int], str], pad: Any = N
     return _Stacking(describe, pad).batch(samples, path, pad)[0]
 
 
+def numbers_stacked(samples: Sequence[Any], size: int) -> list[Any] | None:
+    """Batches of `size` samples as `stacked` makes them, cut out of one array; None unless all are plain numbers.
+
+    >>> numbers_stacked([1, 2, 3], 2)
+    [array([1, 2]), array([3])]
+    """
+    kinds = set(map(type, samples[::size]))
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind not in _SWIFT:
+        return None
+    try:
+        array = np.array(samples)
+    except (ValueError, OverflowError):
+        return None
+    if array.ndim != 1 or array.dtype.kind != _SWIFT[kind]:
+        return None
+    whole = len(array) // size * size
+    batches = [row.copy() for row in array[:whole].reshape(-1, size)]
+    return batches if whole == len(array) else [*batches, array[whole:].copy()]
+
+
 class _Stacking:
     """Stacks the samples of one batch, field by field."""
 

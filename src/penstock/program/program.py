@@ -29,6 +29,7 @@ from penstock.program.parts import Part, parted, parts_for
 from penstock.program.reading import Reading
 from penstock.program.task import Task, call_key
 from penstock.provenance import Place, origin, root
+from penstock.trees import numbers_stacked
 
 __all__ = ["Program", "finished", "through"]
 
@@ -59,6 +60,9 @@ class Program:
         if isinstance(stage.feed, Indexed):
             orders = [(order, Key(seed, step.key)) for order, step in stage.feed.orders]
             self.reading = Reading(stage.feed.source, orders)
+        #: batches are stacked and no more, so those of plain numbers can be cut out of one array
+        regroups = (joint_of(step.op) for step in stage.steps if step.op.effect is Effect.REGROUPS)
+        self._stacks_numbers = any(joint is not None and joint.one_read for joint in regroups)
         self._locate_store()
 
     def index_of(self, epoch: int, place: Place) -> int:
@@ -354,17 +358,20 @@ class Program:
         if chunk.losses:
             # A skipped sample would leave a hole in its batch. The plan had relied on there being none.
             return Chunk([], (), Failure(CountVaried(_first_place(chunk, task))))
-        starts = range(0, len(chunk.samples), size)
-        groups = [chunk.samples[start : start + size] for start in starts]
-        places: list[Place] = [chunk.places[start : start + size] for start in starts]
-        failure = chunk.failure
-        if groups and len(groups[-1]) < size:
+        samples, places, failure = chunk.samples, chunk.places, chunk.failure
+        if rest := len(samples) % size:
             # It is the last of the epoch, or the one that the failed sample would have been in.
-            kept, failure = (False, failure) if failure is not None else _keeps(step.op, len(groups[-1]))
+            kept, failure = (False, failure) if failure is not None else _keeps(step.op, rest)
             if not kept:
-                groups.pop()
-                places.pop()
-        return applied(step, Chunk(groups, places, failure, final=chunk.final), task)
+                samples, places = samples[:-rest], places[:-rest]
+        starts = range(0, len(samples), size)
+        members: list[Place] = [places[start : start + size] for start in starts]
+        if self._stacks_numbers and task.timing is None and not task.wary:
+            batches = numbers_stacked(samples, size)
+            if batches is not None:
+                return Chunk(batches, members, failure, final=chunk.final)
+        groups = [samples[start : start + size] for start in starts]
+        return applied(step, Chunk(groups, members, failure, final=chunk.final), task)
 
     def expanded(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
         """The outputs of every sample in turn, in parts of about a millisecond."""
