@@ -3,6 +3,8 @@
 from tests.cases import for_each
 
 from penstock.core.alternate import Alternating
+from penstock.core.losses import take_losses
+from penstock.core.outlets import AsDone
 from penstock.program.chunk import Chunk, ErrorRecord, Loss, Ticket
 
 
@@ -42,3 +44,21 @@ def test_what_was_lost_behind_the_last_of_inputs_that_alternate_leaves_at_the_sa
         if number < 2:
             outlet.last(number, chunk(10 + number))
     assert left(outlet) == [10, 11, -12]
+
+
+def test_what_was_lost_before_a_stage_without_order_leaves_before_later_samples_that_wait():
+    """A state saved behind these samples does not owe it any more."""
+    outlet = AsDone()
+    outlet.issued(0, ticket(10))
+    outlet.issued(1, ticket(losses=[lost(11)]))
+    outlet.issued(2, ticket(12))
+    outlet.done(1)
+    outlet.last(2, chunk(12))
+    outlet.done(0)  # a filter has left its input out
+    assert left(outlet) == [-11, 12]
+
+
+def test_samples_that_are_lost_in_a_stage_and_before_it_keep_their_order():
+    made = Chunk([], (), losses=[lost(2), lost(4), lost(6)])
+    take_losses(made, ticket(2, 4, 6, losses=[lost(1, 0), lost(3, 1), lost(5, 2)]), 0, done=True)
+    assert [loss.place for loss in made.losses] == [1, 2, 3, 4, 5, 6]

@@ -237,7 +237,9 @@ class Alternating(Outlet):
                 self._reached = max(self._reached, _reserved(number))
             if self._lost:
                 for place in sorted(place for place in self._lost if place <= self._reached):
-                    out.losses += [loss._replace(before=len(out.samples)) for loss in self._lost.pop(place)]
+                    # Samples of earlier inputs may leave later: what came before does not know where this stands.
+                    lost = self._lost.pop(place)
+                    out.losses += [loss._replace(before=len(out.samples), origin=None) for loss in lost]
             if number is None:
                 return None  # its ticket is made again, and on its way
             if number < 0:
