@@ -224,6 +224,27 @@ def test_what_was_lost_last_is_reported_once_though_groups_come_behind_it(inline
         assert sorted(reported + [record.index for record in loader.errors()]) == sorted(lost)
 
 
+def test_an_input_that_fails_after_its_last_sample_is_not_made_again():
+    def fails_behind_one(sample):
+        yield sample
+        if sample == 5:
+            raise ValueError(sample)
+
+    def groups(state=None):
+        data = ps.from_sequence(range(6)).flat_map(lambda x: [x], workers=1)
+        data = data.flat_map(fails_behind_one, on_error="skip", workers=1).map(same, workers=1)
+        return data.bucket(lambda x: x % 2, [0], size=2).loader(epochs=1, state=state)
+
+    batches, states = [], []
+    with groups() as loader:
+        for batch in loader:
+            batches.append(batch.tolist())
+            states.append(loader.state_dict())
+    for number, state in enumerate(states, 1):
+        with groups(state) as loader:
+            assert [batch.tolist() for _, rest in loader.epochs() for batch in rest] == batches[number:]
+
+
 def random_pipeline(seed, fly):
     rng = random.Random(seed)
     count = rng.randint(8, 30)
