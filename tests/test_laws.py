@@ -174,6 +174,13 @@ BROKEN: dict[str, Design] = {
     "law 2: an input that fails after the last sample that a window's block took of it": a(
         "sequence", 20, fails("flat_map", 2, flag=True), Step("window", 3, size=3)
     ),
+    "law 2: what was lost behind the last of inputs that alternate was owed after it had left": a(
+        "sequence",
+        20,
+        Step("rebatch", 2, size=1, rate=0.1, how="Skip", flag=True, workers=2),
+        Step("interleave", 3, size=6),
+        Step("window", 4, size=2),
+    ),
     "law 3: batches that workers make in a stage without order": a(
         "sequence", 20, Step("batch", 2, size=2), Step("filter", 3, workers=2, ordered=False)
     ),
