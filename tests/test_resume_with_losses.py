@@ -187,6 +187,64 @@ def test_every_sample_once_though_what_failed_before_succeeds_now_after_any_batc
     check(lambda: CASES[case](weather.hits), weather, places=1000)
 
 
+def same(sample):
+    return sample
+
+
+#: from samples of which the last ones are lost to groups; a group of its last samples leaves behind these losses
+BEFORE_GROUPS = {
+    "in the same stage": lambda data: data,
+    "in the stage before": lambda data: data.map(same, workers=3),
+    "before a filter in another stage": lambda data: data.filter(lambda x: x != 6, workers=3),
+    "before a window": lambda data: data.shuffle(window=5).map(same, workers=2),
+    "before a stage without order": lambda data: data.map(same, workers=2, ordered=False).map(same, workers=1),
+    "before two windows": lambda data: data.shuffle(window=3).shuffle(window=20),
+}
+
+
+@for_each("inline", [True, False])
+@for_each("case", BEFORE_GROUPS)
+@for_each("lost", [{9}, {8, 9}, {2, 7, 8, 9}, set(range(4, 10))])
+def test_what_was_lost_last_is_reported_once_though_groups_come_behind_it(inline, case, lost):
+    def groups(state=None):
+        data = ps.from_sequence(range(10)).map(Weather().hits(lost), workers=2, on_error="skip")
+        data = BEFORE_GROUPS[case](data).bucket(lambda x: x % 2, [0], size=3)
+        return data.loader(seed=5, epochs=1, state=state, inline=inline)
+
+    with groups() as loader:
+        count = len(list(loader))
+    state, reported = None, []
+    for _ in range(count):  # each batch by another loader
+        with groups(state) as loader:
+            next(iter(loader))
+            reported += [record.index for record in loader.errors()]
+            state = loader.state_dict()
+    with groups(state) as loader:
+        assert [batch for _, batches in loader.epochs() for batch in batches] == []
+        assert sorted(reported + [record.index for record in loader.errors()]) == sorted(lost)
+
+
+def test_an_input_that_fails_after_its_last_sample_is_not_made_again():
+    def fails_behind_one(sample):
+        yield sample
+        if sample == 5:
+            raise ValueError(sample)
+
+    def groups(state=None):
+        data = ps.from_sequence(range(6)).flat_map(lambda x: [x], workers=1)
+        data = data.flat_map(fails_behind_one, on_error="skip", workers=1).map(same, workers=1)
+        return data.bucket(lambda x: x % 2, [0], size=2).loader(epochs=1, state=state)
+
+    batches, states = [], []
+    with groups() as loader:
+        for batch in loader:
+            batches.append(batch.tolist())
+            states.append(loader.state_dict())
+    for number, state in enumerate(states, 1):
+        with groups(state) as loader:
+            assert [batch.tolist() for _, rest in loader.epochs() for batch in rest] == batches[number:]
+
+
 def random_pipeline(seed, fly):
     rng = random.Random(seed)
     count = rng.randint(8, 30)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.core.outlets import Outlet
 from penstock.places import plain_places
-from penstock.program.chunk import Chunk, Loss, Ticket
+from penstock.program.chunk import Chunk, Loss, LossOrigin, Ticket
 from penstock.provenance import Place, key_of, steps_from
-from penstock.resume.cursor import Cursor, Held, saved_edge
+from penstock.resume.cursor import BehindLoss, Cursor, Held, saved_edge
 from penstock.resume.schema import Front, InputState
 
 __all__ = ["Alternating"]
@@ -33,14 +34,22 @@ class _Ticket:
         self.after = after
 
 
+class _Last(NamedTuple):
+    """The last ticket that has had a slot, or what was lost behind it and has left."""
+
+    number: int
+    #: where the stream stands behind that
+    origin: LossOrigin | None
+    of: Place
+
+
 class _Slots(NamedTuple):
     """All slots right after a sample has left, the next one first; None for one that no ticket has come for yet."""
 
     key: str
     epoch: int
     slots: tuple[Held | None, ...]
-    #: the last ticket that has had a slot
-    last: Ticket
+    last: _Last
 
     def saved(self) -> Front:
         opened = [slot for slot in self.slots if slot is not None]
@@ -51,7 +60,7 @@ class _Slots(NamedTuple):
             "slots": [-1 if slot is None else next(numbers) for slot in self.slots],
         }
         origin = self.last.origin
-        cursor = None if origin is None else origin.behind(self.last.inputs[-1])
+        cursor = None if origin is None else origin.behind(self.last.of)
         return Front(joint=self.key, own=own, inputs=[InputState(self.epoch, saved_edge(cursor))])
 
 
@@ -98,12 +107,12 @@ class Alternating(Outlet):
         self._queued = 0
         #: the first place in the queue that no slot waits for
         self._free = width
-        #: losses, by the place in the queue of the next ticket after them: they take no place themselves, so that
-        #: they do not change which slot gets which ticket; and the last place that a slot has had or waited for
-        self._lost: dict[int, list[Loss]] = {}
+        #: losses, by the place in the queue of the next ticket after them, each with the number of the ticket that
+        #: brought it: they take no place themselves, so that they do not change which slot gets which ticket; and
+        #: the last place that a slot has had or waited for
+        self._lost: dict[int, list[tuple[int, Loss]]] = {}
         self._reached = -1
-        #: the last ticket that has had a slot
-        self._last: tuple[int, Ticket] | None = None
+        self._last: _Last | None = None
         #: no more tickets will come
         self._ended = False
         #: the inputs that were open when the state was saved and have not come yet, with their slots
@@ -137,9 +146,9 @@ class Alternating(Outlet):
 
     def issued(self, number: int, ticket: Ticket) -> None:
         key = key_of(ticket.inputs[0]) if ticket.count else None
-        if ticket.losses:
-            self._lost.setdefault(-1 if ticket.redo else self._queued, []).extend(ticket.losses)
-            ticket.losses = []
+        for loss in ticket.losses:
+            self._lost.setdefault(-1 if ticket.redo else self._queued, []).append((number, loss))
+        ticket.losses = []
         if not ticket.count and ticket.failure is None:
             self._advance()
             return
@@ -236,8 +245,7 @@ class Alternating(Outlet):
             if number is not None and number < 0:
                 self._reached = max(self._reached, _reserved(number))
             if self._lost:
-                for place in sorted(place for place in self._lost if place <= self._reached):
-                    out.losses += [loss._replace(before=len(out.samples)) for loss in self._lost.pop(place)]
+                self._let_out_lost(out)
             if number is None:
                 return None  # its ticket is made again, and on its way
             if number < 0:
@@ -257,10 +265,21 @@ class Alternating(Outlet):
             del self._tickets[number]
             self._slots[self._turn] = self._next_place()
 
+    def _let_out_lost(self, out: _Out) -> None:
+        """Let out what was lost before the place that has been reached: all inputs before that have had a slot."""
+        for place in sorted(place for place in self._lost if place <= self._reached):
+            for number, loss in self._lost.pop(place):
+                of = None if loss.origin is None else loss.origin.lost_input(loss.place, loss.steps)
+                if of is not None and place >= 0 and (self._last is None or number > self._last.number):
+                    self._last = _Last(number - 1, loss.origin, of)
+                # Samples of earlier inputs may leave later: what came before does not know where this stands.
+                where = None if self._last is None else BehindLoss(partial(Cursor, self._mark()))
+                out.losses.append(loss._replace(before=len(out.samples), origin=where))
+
     def _had_slot(self, number: int) -> None:
         ticket = self._tickets[number].ticket
-        if ticket.count and (self._last is None or number > self._last[0]):
-            self._last = number, ticket
+        if ticket.count and (self._last is None or number > self._last.number):
+            self._last = _Last(number, ticket.origin, ticket.inputs[-1])
 
     def _take(self, ticket: _Ticket, out: _Out) -> bool:
         """The next sample of `ticket`, or else what was lost, or its failure. True if it was a sample."""
@@ -288,7 +307,7 @@ class Alternating(Outlet):
 
     def _mark(self) -> _Slots:
         assert self._last is not None
-        last, ticket = self._last
+        last = self._last
         expected = dict(self._opened.values())
         slots: list[Held | None] = []
         for slot in (*range(self._turn, len(self._slots)), *range(self._turn)):
@@ -296,13 +315,13 @@ class Alternating(Outlet):
             if number is not None and number < 0:
                 # A ticket that waits for its slot is new, unless a later one has had another slot before.
                 number = self._queue.get(_reserved(number))
-                number = None if number is None or number > last else number
+                number = None if number is None or number > last.number else number
             if number is None:
                 slots.append(expected.get(slot))
             else:
                 one = self._tickets[number]
                 slots.append(Held(one.ticket.inputs[0], one.after) if one.ticket.count else None)
-        return _Slots(self._key, self._epoch, tuple(slots), ticket)
+        return _Slots(self._key, self._epoch, tuple(slots), last)
 
 
 def _reserved(place: int) -> int:

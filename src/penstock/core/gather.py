@@ -28,7 +28,7 @@ from penstock.ops.joint import Absent, Joint
 from penstock.program.chunk import Failure, Loss
 from penstock.program.failure import take_note
 from penstock.provenance import Place
-from penstock.resume.cursor import Cursor, Held, saved_edge
+from penstock.resume.cursor import BehindLoss, Cursor, Held, saved_edge
 from penstock.resume.schema import Front, InputState
 
 __all__ = ["JoinedInlet"]
@@ -76,7 +76,15 @@ class _Step(NamedTuple):
     samples: Sequence[int] | None = None
 
     def cursor_at(self, number: int) -> Cursor:
-        owed = self.places[(number if self.samples is None else self.samples[number]) + 1 :]
+        return self.cursor_before((number if self.samples is None else self.samples[number]) + 1)
+
+    def lost_before(self, number: int) -> BehindLoss:
+        """The origin of what was lost right before output `number`."""
+        return BehindLoss(partial(self.cursor_before, number))
+
+    def cursor_before(self, number: int) -> Cursor:
+        """Where the stream stands before output `number`."""
+        owed = self.places[number:]
         if self.after.joint.approximate:
             return Cursor(self.after._replace(owed=len(owed)))
         return Cursor(self.after, tuple(map(Held, owed)))
@@ -206,27 +214,30 @@ class JoinedInlet(QueuedInlet):
         for number, queue in enumerate(self.queues):
             for loss in (*queue.behind, *(self._on(loss, number) for loss in queue.passed)):
                 losses.append(loss._replace(before=joint.output_of(number, loss.before, len(samples))))
-        made, numbers = places, None
-        if joint.takes_losses and any(type(one) is Absent for one in samples):
-            numbers = [number for number, one in enumerate(samples) if type(one) is not Absent]
-            samples, places, losses = self._without_absent(samples, places, losses)
         if not samples and not losses:
             return False
+        step = _Step(places, self.standing())
+        losses = [loss._replace(origin=step.lost_before(loss.before)) for loss in losses]
+        if joint.takes_losses and any(type(one) is Absent for one in samples):
+            kept = [number for number, one in enumerate(samples) if type(one) is not Absent]
+            samples, places, losses = self._without_absent(samples, step, losses)
+            step = step._replace(samples=kept)
         if len(self.queues) > 1:
             losses.sort(key=lambda loss: loss.before)
-        lot = _Step(made, self.standing(), numbers) if samples else None
-        self._passed.add(samples, places, losses, lot)
+        self._passed.add(samples, places, losses, step)
         return True
 
     def _without_absent(
-        self, samples: list[Any], places: Sequence[Place], losses: list[Loss]
+        self, samples: list[Any], step: _Step, losses: list[Loss]
     ) -> tuple[list[Any], list[Place], list[Loss]]:
         """Outputs of the joint without the lost samples among them, which become losses in their place."""
         out: list[Any] = []
         kept: list[Place] = []
-        for sample, place in zip(samples, places, strict=True):
+        for number, (sample, place) in enumerate(zip(samples, step.places, strict=True)):
             if type(sample) is Absent:
-                losses.append(self._on(sample.loss, 0)._replace(before=len(out)))
+                losses.append(
+                    self._on(sample.loss, 0)._replace(before=len(out), origin=step.lost_before(number + 1))
+                )
             else:
                 out.append(sample)
                 kept.append(place)
@@ -237,7 +248,7 @@ class JoinedInlet(QueuedInlet):
         joint, queue = self.joint, self.queues[number]
         coarse = loss.steps < queue.depth
         place = joint.passed_on(loss.place, number, queue.epoch if epoch is None else epoch)
-        return loss._replace(place=place, hard=loss.hard or coarse or joint.groups, steps=0)
+        return loss._replace(place=place, hard=loss.hard or coarse or joint.groups, steps=0, origin=None)
 
     def _get_more(self, joint: Joint, lacking: Sequence[int]) -> bool:
         moved = not joint.takes_losses and self._pass_losses(joint.next_taken(lacking))
@@ -285,7 +296,9 @@ class JoinedInlet(QueuedInlet):
             if not every and queue.lost and queue.trailing >= _MANY:
                 found += queue.shed()
             losses += [self._on(loss, number)._replace(before=0) for loss in found]
-        self._passed.add([], (), losses)
+        if losses:
+            origin = _Step((), self.standing()).lost_before(0)
+            self._passed.add([], (), [loss._replace(origin=origin) for loss in losses])
         return bool(losses)
 
     def standing(self) -> _Standing:
@@ -352,7 +365,8 @@ class JoinedInlet(QueuedInlet):
         except Exception as exc:
             take_note(exc, f"in the joint of {self._label}")
             queue.failure = Failure(exc)
-        self._passed.add([], (), [loss._replace(before=0, hard=True) for loss in (*queue.passed, *queue.leading())])
+        lost = [*queue.passed, *queue.leading()]
+        self._passed.add([], (), [loss._replace(before=0, hard=True, origin=None) for loss in lost])
         queue.passed = []
         if self.budget.bounded:
             self._weigh(joint.kept + queue.count, queue)

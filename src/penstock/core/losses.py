@@ -32,31 +32,31 @@ def take_losses(chunk: Chunk, ticket: Ticket, depth: int, done: bool) -> None:
 
     `depth` ops of the stage make several samples of one. If the ticket is `done`, all of it has come.
     """
-    waiting = ticket.losses
-    if not chunk.places and not done:
-        return
+    waiting, own = ticket.losses, list(chunk.losses)
     numbers = {key_of(place): number for number, place in enumerate(ticket.inputs)}
     out: list[Loss] = []
-    own = list(chunk.losses)
-    for at, place in enumerate(chunk.places):
-        number = numbers[key_of(input_of(place, depth))]
-        while waiting and waiting[0].before <= number:
-            while own and own[0].before <= at and _earlier(own[0], waiting[0], numbers, depth):
+
+    def put(at: int, number: int) -> None:
+        """What was lost before sample `at`, which was made of input `number`."""
+        while True:
+            mine = bool(own) and own[0].before <= at
+            if waiting and waiting[0].before <= (_number(own[0], numbers, depth) if mine else number):
+                out.append(waiting.pop(0)._replace(before=at))
+            elif mine:
                 out.append(own.pop(0))
-            out.append(waiting.pop(0)._replace(before=at))
-        while own and own[0].before <= at:
-            out.append(own.pop(0))
-    out += own
-    if done:
-        out += [loss._replace(before=len(chunk.samples)) for loss in waiting]
-        waiting.clear()
+            else:
+                return
+
+    for at, place in enumerate(chunk.places):
+        put(at, numbers[key_of(input_of(place, depth))])
+    put(len(chunk.samples), len(numbers) if done else -1)
     chunk.losses = out
 
 
-def _earlier(own: Loss, other: Loss, numbers: Mapping[Hashable, int], depth: int) -> bool:
-    """Whether a sample that was lost here came before one that was lost upstream."""
+def _number(own: Loss, numbers: Mapping[Hashable, int], depth: int) -> int:
+    """The number of the input that was lost, or of which something was; -1 if unknown."""
     for one in range(depth + 1):
         number = numbers.get(key_of(input_of(own.place, one)))
         if number is not None:
-            return number < other.before
-    return True
+            return number
+    return -1

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from functools import partial
 from typing import ClassVar
 
 from penstock.program.chunk import Chunk, Loss, Ticket
 from penstock.provenance import Place
-from penstock.resume.cursor import Left, Unordered
+from penstock.resume.cursor import BehindLoss, Left, Unordered
 
 __all__ = ["AsDone", "InOrder", "Outlet"]
 
@@ -223,10 +224,16 @@ class AsDone(Outlet):
 
     def _let_out_lost(self) -> None:
         """Let out what was lost, if no ticket before it has anything left: no chunk would take it along."""
-        losses = self._lost_before(self._first_open) if self._lost else []
-        if losses:
+        losses = self._lost_before(self._first_open) if self._lost and not self.failed else []
+        if not losses:
+            return
+        # It leaves next: a chunk of a later ticket would make it count as begun, and may wait already.
+        if self._tickets and self._tickets[0] == _NONE:
+            self.ready[0].losses += losses
+        else:
             self.held += 1
-            self._let_out(_NONE, Chunk([], (), None, losses))
+            self.ready.appendleft(Chunk([], (), None, losses))
+            self._tickets.appendleft(_NONE)
 
     def _lost_before(self, stop: int, before: int = 0) -> list[Loss]:
         """Remove and return what was lost before the inputs of all tickets before `stop`."""
@@ -250,8 +257,7 @@ class AsDone(Outlet):
         self._release(chunk)
         if len(self.ready) > before:
             self._tickets.append(number)
-            if number != _NONE:
-                self._open[number].here += 1
+            self._open[number].here += 1
 
     def done(self, number: int) -> None:
         self._done.add(number)
@@ -296,14 +302,17 @@ class AsDone(Outlet):
         own.here -= 1
         if own.done and not own.here:
             self._left(number, own)
+        if own.ticket.count and number > self._high:
+            self._high, self._high_ticket = number, own.ticket
+        first = self._lost_before(self._high + 1 if chunk.failure is None else 1 << 60) if self._lost else []
         if own.ticket.count:
-            if number > self._high:
-                self._high, self._high_ticket = number, own.ticket
             if not own.ticket.redo:  # those leave in their order: what is owed after them is known as it was saved
-                chunk.origin = self._origin(number, own)
+                chunk.origin = origin = self._origin(number, own)
+                # Samples of earlier tickets may leave after these, so they stand elsewhere than they did.
+                where = BehindLoss(partial(origin.after, Left(own.ticket.inputs, own.last, own.lost)))
+                first = [loss._replace(origin=where) for loss in first]
             own.leave(chunk)
-        if self._lost:
-            first = self._lost_before(self._high + 1 if chunk.failure is None else 1 << 60)
+        if first or self._lost:
             behind = self._lost_before(self._first_open, len(chunk.samples))
             chunk.losses = [*first, *chunk.losses, *behind]
         return chunk

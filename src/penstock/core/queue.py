@@ -12,7 +12,7 @@ from itertools import chain, takewhile
 from typing import Any, NamedTuple
 
 from penstock.ops.joint import Absent, Length
-from penstock.program.chunk import Chunk, Failure, Loss, Origin
+from penstock.program.chunk import Chunk, Failure, Loss, LossOrigin, Origin
 from penstock.provenance import Place, joined
 from penstock.resume.cursor import Came, Cursor, Lot
 
@@ -32,8 +32,8 @@ class ChunkLot(NamedTuple):
 class _AfterLoss(NamedTuple):
     """What was lost behind the last sample that has come, as a lot of which all is taken."""
 
-    origin: Origin
-    #: the input that it was made of
+    origin: LossOrigin
+    #: what the origin stands behind
     of: Place
 
     def cursor_at(self, number: int) -> Cursor:
@@ -56,6 +56,13 @@ class _Part:
         self.lot = lot
         #: how many samples have been taken
         self.first = 0
+
+    def leaving(self, loss: Loss, before: int) -> Loss:
+        """One of the losses, among the samples that it leaves with."""
+        origin = loss.origin
+        if origin is None and not loss.hard and type(self.lot) is ChunkLot:
+            origin = self.lot.origin
+        return loss._replace(before=before, origin=origin)
 
     def let_go(self) -> None:
         """All samples are taken, and their list belongs to whoever took them; what was lost behind them stays."""
@@ -146,30 +153,31 @@ class Queue:
         part = self._parts[0] if self._parts else None
         return len(part.samples) - part.first if part is not None and type(part.places) is range else 0
 
-    def leading(self, most: int | None = None) -> list[Loss]:
+    def leading(self) -> list[Loss]:
         """Remove and return what was lost before the next sample."""
         out: list[Loss] = []
         while self._parts:
             part = self._parts[0]
-            while part.losses and part.losses[0].before <= part.first and (most is None or len(out) < most):
-                loss = part.losses.popleft()
-                out.append(loss._replace(before=0))
-                self._passed_by(loss, part.lot)
+            while part.losses and part.losses[0].before <= part.first:
+                out.append(part.leaving(part.losses.popleft(), 0))
             if part.losses or part.first < len(part.samples):
                 break
             self._parts.popleft()
         self._gone(out)
+        if not self.count:
+            self._stand_behind(out)
         return out
 
-    def _passed_by(self, loss: Loss, lot: Lot | None) -> None:
-        """A loss leaves before the next sample. While there is none, the stream stands behind the loss.
+    def _stand_behind(self, losses: Sequence[Loss]) -> None:
+        """Losses leave, and no sample waits: the stream stands behind the last of them.
 
         Otherwise it would be owed still, and a joint further on that keeps it would want what is to come.
         """
-        if not self.count and isinstance(lot, ChunkLot) and not loss.hard:
-            of = lot.origin.lost_input(loss.place, loss.steps)
-            if of is not None:
-                self.last = _AfterLoss(lot.origin, of), 0
+        for loss in reversed(losses):
+            origin = loss.origin
+            if origin is not None and (of := origin.lost_input(loss.place, loss.steps)) is not None:
+                self.last = _AfterLoss(origin, of), 0
+                return
 
     def _gone(self, losses: Sequence[Loss]) -> None:
         """These wait here no longer."""
@@ -191,7 +199,7 @@ class Queue:
         out: list[Loss] = []
         for part in reversed(self._parts):
             kept = [loss for loss in part.losses if loss.before < len(part.samples)]
-            out = [loss._replace(before=0) for loss in part.losses if loss.before >= len(part.samples)] + out
+            out = [part.leaving(loss, 0) for loss in part.losses if loss.before >= len(part.samples)] + out
             part.losses = deque(kept)
             if part.first < len(part.samples):
                 break
@@ -224,7 +232,7 @@ class Queue:
                 while part.losses and part.losses[0].before < stop:
                     loss = part.losses.popleft()
                     self._gone((loss,))
-                    self.passed.append(loss._replace(before=offset + max(loss.before - first, 0)))
+                    self.passed.append(part.leaving(loss, offset + max(loss.before - first, 0)))
                 part.first = stop
                 if stop == len(part.samples) and part.losses:
                     part.let_go()
@@ -244,7 +252,7 @@ class Queue:
     def _pass_over(self, part: _Part, offset: int) -> None:
         """All samples of `part` are taken, and more will be: what was lost behind them stands before the next."""
         self._gone(part.losses)
-        self.passed += [loss._replace(before=offset) for loss in part.losses]
+        self.passed += [part.leaving(loss, offset) for loss in part.losses]
         part.losses.clear()
 
     @property
@@ -280,7 +288,7 @@ class Queue:
             if part.losses and part.losses[0].before <= part.first:
                 loss = part.losses.popleft()
                 self._gone((loss,))
-                out.append(Absent(loss))
+                out.append(Absent(part.leaving(loss, 0)))
                 places.append(loss.place)
                 counted += not loss.told
             else:
@@ -297,4 +305,6 @@ class Queue:
                     self.last = part.lot, stop - 1
             if part.first == len(part.samples) and not part.losses:
                 self._parts.popleft()
+        if alone:
+            self._stand_behind([one.loss for one in out])
         return out, places

@@ -122,7 +122,7 @@ class Intake:
         if held is None and wanted is None:
             return True
         steps = steps_from(place, self._depth)
-        if held is not None and (held.after is None or steps > held.after):
+        if held is not None and (held.after is None or _covers_later(steps, held.after)):
             return True
         return wanted is not None and any(want.holds(steps) for want in wanted)
 
@@ -172,8 +172,12 @@ class Resumed:
 
 
 def _covers_later(steps: Steps, after: Steps) -> bool:
-    """Whether something that is made of the sample at `steps` comes after the one at `after`."""
-    return steps > after or steps == after[: len(steps)]
+    """Whether something that is made of the sample at `steps` comes after all that is made of the one at `after`.
+
+    >>> _covers_later((0,), (0, 1)), _covers_later((0, 2), (0, 1)), _covers_later((0, 1), (0,))
+    (True, True, False)
+    """
+    return steps[: len(after)] > after or (len(steps) < len(after) and steps == after[: len(steps)])
 
 
 def turns_key(segment: str) -> str:

@@ -7,6 +7,7 @@ outputs are still owed. `Remake` starts the inputs with that, makes the owed out
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.core.feeder import Feeder, Sought
@@ -16,7 +17,7 @@ from penstock.errors import PenstockError, StateMismatch
 from penstock.ops.joint import LOST, Ingredient, Joint
 from penstock.program.chunk import ErrorRecord, Loss
 from penstock.provenance import Place, key_of
-from penstock.resume.cursor import Cursor, FromRedo, Held, Mark
+from penstock.resume.cursor import BehindLoss, Cursor, FromRedo, Held, Mark
 from penstock.resume.schema import Front, InputState
 
 __all__ = ["Remake"]
@@ -106,6 +107,7 @@ class Remake:
         #: what outputs are called once they have passed; until then they are owed whole, since what was lost of
         #: them passes right before them
         names: dict[Hashable, Place] = {}
+        origin = FromRedo(self.front, self._redo.owed, 0)
         for place, parts in self._outputs:
             found = [one.found[0][0] if one.found else LOST for one in parts]
             gone = all(one is LOST for one in found)
@@ -113,7 +115,11 @@ class Remake:
                 # An input that fails after it has made the sample: that was reported with what comes next.
                 new = [] if one.found else [loss for loss in one.losses if id(loss.record) not in told]
                 losses += [
-                    self._on(loss, one.input, one.epoch)._replace(before=len(samples), told=loss.told or not gone)
+                    self._on(loss, one.input, one.epoch)._replace(
+                        before=len(samples),
+                        told=loss.told or not gone,
+                        origin=BehindLoss(partial(origin.behind, place)) if gone else None,
+                    )
                     for loss in new
                 ]
                 told.update(id(loss.record) for loss in new)
@@ -132,7 +138,7 @@ class Remake:
             self._joint.restore(self._saved.own, self._held)
             for one in self._held:
                 more = [loss for loss in one.losses if id(loss.record) not in told]
-                passed.add([], (), [loss._replace(before=0, hard=True, told=True) for loss in more])
+                passed.add([], (), [loss._replace(before=0, hard=True, told=True, origin=None) for loss in more])
                 told.update(id(loss.record) for loss in more)
 
 

@@ -64,6 +64,8 @@ class Loss(NamedTuple):
     told: bool = False
     #: how many ops had made several samples of one, since the last joint or the source, before it was lost
     steps: int = 0
+    #: the origin that knows where the stream stands right behind it; None if that is the origin of its chunk
+    origin: LossOrigin | None = None
 
     @staticmethod
     def of(before: int, record: ErrorRecord) -> Loss:
@@ -87,17 +89,24 @@ class CountVaried(Exception):
         self.position = position
 
 
-class Origin(Protocol):
+class LossOrigin(Protocol):
+    """Where a lost sample came from."""
+
+    def behind(self, of: Place) -> Cursor:
+        """What is still owed once all that is made of the ticket's input at `of` has been taken."""
+
+    def lost_input(self, place: Place, steps: int) -> Place:
+        """What the stream stands behind once a loss has left, for `behind`; None if unknown.
+
+        It is the ticket's input that the loss was made of, by so many ops that make several of one.
+        """
+
+
+class Origin(LossOrigin, Protocol):
     """Where the samples of a chunk came from."""
 
     def cursor(self, place: Place) -> Cursor:
         """What is still owed once the sample at `place` has been taken, and all that left the stage before it."""
-
-    def behind(self, of: Place) -> Cursor:
-        """The same once all that is made of the ticket's input at `of` has been taken."""
-
-    def lost_input(self, place: Place, steps: int) -> Place:
-        """The ticket's input that a loss was made of, by so many ops that make several of one; None if unknown."""
 
 
 @dataclass(slots=True)

@@ -103,7 +103,8 @@ def _label(program: Program) -> str:
 
 def stowed(chunk: Chunk, layout: Layout, block: int | None) -> Cargo:
     """The message for a chunk whose samples are in `block`, or in the body of the message."""
-    trouble = dumps((chunk.losses, chunk.failure)) if chunk.losses or chunk.failure is not None else None
+    losses = [loss._replace(origin=None) for loss in chunk.losses]
+    trouble = dumps((losses, chunk.failure)) if losses or chunk.failure is not None else None
     return Cargo(chunk.places, trouble, layout.header, layout.nbytes, block)
 
 

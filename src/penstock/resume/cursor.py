@@ -16,7 +16,7 @@ of their samples when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -24,6 +24,7 @@ from penstock.provenance import Place, input_of, key_of, steps_from
 from penstock.resume.schema import Edge, Front, Owed
 
 __all__ = [
+    "BehindLoss",
     "Came",
     "Cursor",
     "FromParts",
@@ -126,7 +127,7 @@ class FromParts:
         if steps < 0:
             return None  # it was lost before it came to this stage
         of = input_of(place, steps)
-        key = key_of(of)
+        key = key_of(of[-1] if self._grouped else of)
         return of if any(key_of(one) == key for one in self._places) else None
 
 
@@ -152,7 +153,20 @@ class FromRedo:
         return Cursor(self._front, self._held[self._numbers.get(key_of(of), -1) + 1 :])
 
     def lost_input(self, place: Place, steps: int) -> Place:
-        return None  # what is owed after it is known as it was saved
+        of = input_of(place, steps)
+        return of if key_of(of) in self._numbers else None
+
+
+class BehindLoss(NamedTuple):
+    """The origin of a loss that stands elsewhere than its chunk: behind a joint, or overtaken by later samples."""
+
+    where: Callable[[], Cursor]
+
+    def behind(self, of: Place) -> Cursor:
+        return self.where()
+
+    def lost_input(self, place: Place, steps: int) -> Place:
+        return place
 
 
 class Left(NamedTuple):
@@ -185,17 +199,22 @@ class Unordered:
         self._unit = unit
 
     def cursor(self, place: Place) -> Cursor:
+        return self.after(Left(self._inputs, place))
+
+    def after(self, own: Left) -> Cursor:
+        """What is still owed after so much of the chunk's own ticket."""
         base: Cursor = self._high.origin.behind(self._grouped(self._high.inputs)[-1])
-        owed = [*self._rest(Left(self._inputs, place))]
+        owed = [*self._rest(own)]
         for other in self._others:
             owed += self._rest(other)
         return Cursor(base.front, (*owed, *base.held))
 
     def behind(self, of: Place) -> Cursor:
-        raise AssertionError("asked of the tickets of a stage, never of what it made")
+        return self.after(Left(self._inputs, lost=of))
 
     def lost_input(self, place: Place, steps: int) -> Place:
-        return None  # a loss may leave before samples of other tickets
+        key = key_of(place)
+        return place if any(key_of(one) == key for one in self._grouped(self._inputs)) else None
 
     def _rest(self, left: Left) -> list[Held]:
         """What is owed of a ticket."""
