@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -29,7 +30,7 @@ _OURS = {
     "multiprocessing_context": "ps.Processes(n, start=...)",
     "generator": "loader(seed=...)",
     "prefetch_factor": ".prefetch(batches)",
-    "persistent_workers": "nothing: workers stay warm between epochs",
+    "persistent_workers": "leave it out: workers stay warm between epochs",
     "in_order": "ordered=False on the op that may deliver in any order",
 }
 
@@ -37,10 +38,10 @@ _OURS = {
 _OF_FROM_TORCH = {
     "dataset": "from_torch(dataset), without the name",
     "num_workers": "workers=n",
-    "persistent_workers": "nothing: workers stay warm between epochs",
+    "persistent_workers": "leave it out: workers stay warm between epochs",
     "timeout": ".loader(timeout_s=...), or timeout_s=... for each read",
     "generator": ".loader(seed=...)",
-    "multiprocessing_context": "nothing: penstock starts its worker processes itself",
+    "multiprocessing_context": "leave it out: penstock starts its worker processes itself",
     "in_order": "from_torch(DataLoader(..., in_order=False))",
 }
 #: what DataLoader takes by position after the dataset
@@ -55,11 +56,13 @@ def names_ours(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for unknown in kwargs.keys() - own:
+        for unknown in sorted(kwargs.keys() - own):
             if unknown in ours:
                 raise TypeError(
-                    f"{name}() has no argument {unknown!r}, which torch's DataLoader has; write {ours[unknown]}"
+                    f"{name}() has no argument {unknown!r}, which torch's DataLoader has; {_advice(ours[unknown])}"
                 )
+            if named := get_close_matches(unknown, own, 1):
+                raise TypeError(f"{name}() has no argument {unknown!r}; did you mean {named[0]!r}?")
         if name == "from_torch" and len(args) > 1:
             named = [f"{one}={value!r}" for one, value in zip(_BY_POSITION, args[1:], strict=False)]
             written = ", ".join(["dataset", *named]).replace("num_workers", "workers")
@@ -67,3 +70,7 @@ def names_ours(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return call
+
+
+def _advice(instead: str) -> str:
+    return instead if instead.startswith("leave it out") else f"write {instead}"

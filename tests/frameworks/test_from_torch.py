@@ -308,6 +308,11 @@ def test_what_cannot_be_kept_is_refused_with_the_reason():
         ps.from_torch(sets.Count(), sampler=[1])
     with pytest.raises(ps.PlanError, match="sampler option is mutually exclusive with shuffle"):
         ps.from_torch(sets.Squares(), batch_size=2, shuffle=True, sampler=[1])
+    for size in (0, -1, "2", 2.0, True):
+        with pytest.raises(ps.PlanError, match=rf"batch_size=\) takes a whole number, at least 1, got {size!r}"):
+            ps.from_torch(sets.Squares(), batch_size=size)
+    with pytest.raises(ps.PlanError, match=r"shuffle=True\): list is empty: its len\(\) is 0\. Check the path"):
+        ps.from_torch([], batch_size=2, shuffle=True)
     with pytest.raises(ps.PlanError, match=r"on_error=, timeout_s=\) are for reads of single samples"):
         ps.from_torch(sets.Count(), on_error="skip")
     with pytest.raises(ps.PlanError, match="takes a Dataset, an IterableDataset or a DataLoader of torch, got int"):
@@ -329,8 +334,11 @@ def test_what_cannot_be_kept_is_refused_with_the_reason():
         (lambda p: p.batch(4, collate_fn=list), r"\.batch\(n, collate=fn\)"),
         (lambda p: ps.from_sequence([1], num_workers=2), "from_sequence"),
         (lambda p: ps.from_torch([1], num_workers=2), "DataLoader has; write workers=n$"),
+        (lambda p: ps.from_torch([1], persistent_workers=True), "DataLoader has; leave it out: workers stay warm"),
         (lambda p: ps.from_torch([1], 2, True), r"write from_torch\(dataset, batch_size=2, shuffle=True\)"),
-        (lambda p: p.loader(wokers=4), "unexpected keyword argument 'wokers'"),
+        (lambda p: p.loader(wokers=4), r"^loader\(\) has no argument 'wokers'; did you mean 'workers'\?$"),
+        (lambda p: ps.from_torch([1], batchsize=2), "no argument 'batchsize'; did you mean 'batch_size'"),
+        (lambda p: p.loader(frobnicate=4), "unexpected keyword argument 'frobnicate'"),
     ],
 )
 def test_arguments_of_data_loader_get_an_error_that_names_ours(call, said):

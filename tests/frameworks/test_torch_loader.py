@@ -58,9 +58,14 @@ def test_a_loader_looks_like_a_data_loader():
         ours.sampler.set_epoch(0)
         next(second)
         assert (loader.epoch, loader.batch_index) == (0, 1)
+    for theirs in (data.DataLoader(dataset, 6, drop_last=True), data.DataLoader(dataset, 6, sampler=[3, 1, 2])):
+        with ps.from_torch(theirs).loader() as loader:
+            assert len(loader.torch().sampler) == len(theirs.sampler)  # samples, and not batches
     rows = np.arange(10)
     with ps.from_arrays(rows).batch(4).to("cpu").loader() as loader:
-        assert (loader.torch().batch_size, len(loader.torch())) == (4, 3)
+        assert (loader.torch().batch_size, len(loader.torch()), len(loader.torch().sampler)) == (4, 3, 10)
+    with ps.from_arrays(rows).repeat().batch(4).take(2).loader() as loader, pytest.raises(ps.LengthUnknown):
+        len(loader.torch().sampler)
     with ps.from_sequence([1]).loader() as loader:
         assert loader.torch().batch_size is None
         assert loader.torch().dataset == [1]

@@ -713,6 +713,11 @@ def test_what_it_is_and_what_to_do_is_told(told):
         with pytest.raises(PlanError) as caught:
             pack(closed_over(thing), "map(f)")
         assert f"its variable 'value' is {told}" in str(caught.value)
+        # An attribute of a dataset, say: there is no function to open it in.
+        with pytest.raises(PlanError) as caught:
+            pack(Holder(held=thing), "a dataset")
+        assert "inside the function" not in str(caught.value)
+        assert ("open it where it is first used" in str(caught.value)) == ("open" in told)
     finally:
         getattr(thing, "close", list)()
         del caught

@@ -187,23 +187,28 @@ def _of_dataset(
             f"from_torch takes a Dataset, an IterableDataset or a DataLoader of torch, got {type(dataset).__name__}"
         )
     given = {name: value for name, value in given.items() if value is not None}
+    if "batch_size" in given:
+        given["batch_size"] = whole_number(given["batch_size"], "from_torch(batch_size=)", least=1)
     given.setdefault("batch_size", 1 if "batch_sampler" in given else None)
     if _iterable(torch, dataset):
         for name in ("shuffle", "sampler", "batch_sampler"):
             if given.get(name):
                 raise PlanError(
                     f"from_torch: {name}= chooses samples by their number, and {type(dataset).__name__} can "
-                    "only be iterated; use .shuffle(window=n) behind from_torch"
+                    "only be iterated; use .shuffle(window=n) after from_torch"
                 )
         size = given["batch_size"]
-        if size is not None:
-            size = whole_number(size, "from_torch(batch_size=)", least=1)
-        elif given.get("drop_last"):
+        if size is None and given.get("drop_last"):
             raise PlanError("from_torch(drop_last=True) drops a short last batch; give batch_size= too")
         collate = given.get("collate_fn") or (torch.default_convert if size is None else torch.default_collate)
         told = {"batch_size": size, "drop_last": given.get("drop_last", False)}
         init = given.get("worker_init_fn")
         return _Asked(dataset, collate, workers=workers or None, worker_init_fn=init, **told, **rest)
+    if given.get("shuffle") and hasattr(dataset, "__len__") and not len(dataset):
+        raise PlanError(
+            f"from_torch(shuffle=True): {type(dataset).__name__} is empty: its len() is 0. Check the path or the "
+            "filter that it was made with; an evaluation set that may be empty needs no shuffle"
+        )
     try:
         made = torch.DataLoader(dataset, **given)  # torch's own checks, and its own defaults
     except ValueError as exc:

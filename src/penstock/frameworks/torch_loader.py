@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Any, Self
 
+from penstock.errors import LengthUnknown
 from penstock.ops.op import Effect, Op, group_size
+from penstock.plan.lengths import lengths
+from penstock.plan.world import dealt, world_now
 from penstock.sources.source import Flow
 
 __all__ = ["TorchLoader"]
 
 
 class _Epochs:
-    """The sampler, as far as it is asked for: it is told the epoch."""
+    """The sampler, as far as it is asked for: it is told the epoch, and counts samples."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, flow: Flow, batch: Op[Any, Any] | None) -> None:
         self._loader = loader
+        self._flow = flow
+        self._batch = batch
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch."""
         self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        """Samples of an epoch on this rank, as a sampler of torch counts them, and not batches."""
+        batches = len(self._loader)  # raises LengthUnknown
+        if self._batch is None:
+            return batches
+        samples = lengths(dealt(self._flow, world_now()))[self._flow.ops.index(self._batch)]
+        if samples is None or samples == inf:
+            raise LengthUnknown(f"the number of samples that reach {self._batch.label} is not known before the run")
+        return int(samples)
 
 
 class TorchLoader:
@@ -49,7 +62,7 @@ class TorchLoader:
         source = flow.source
         #: the dataset of `from_torch` or `from_sequence`, or the source itself
         self.dataset = getattr(source, "dataset", source)
-        self.sampler = _Epochs(loader)
+        self.sampler = _Epochs(loader, flow, self._batch)
         self.batch_sampler = None
 
     @property

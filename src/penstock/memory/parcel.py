@@ -287,7 +287,7 @@ def _text_file(file: io.TextIOWrapper) -> Any:
         return NotImplemented
     # cloudpickle would send the whole text of it.
     name = getattr(file, "name", "in memory")
-    raise Unsendable(f"an open file ({name})", "open it inside the function, or use ps.per_worker")
+    raise Unsendable(f"an open file ({name})")
 
 
 def _pickled(value: Any) -> tuple[bytes, _Pickler]:

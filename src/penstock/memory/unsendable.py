@@ -35,9 +35,9 @@ _MOST = 1000
 
 
 class Unsendable(TypeError):
-    """Raised while pickling: what the thing is, and what to do instead."""
+    """Raised while pickling: what the thing is, and what to do instead if that does not depend on where it is."""
 
-    def __init__(self, what: str, advice: str) -> None:
+    def __init__(self, what: str, advice: str = "") -> None:
         super().__init__(what)
         self.advice = advice
 
@@ -199,7 +199,7 @@ def _bare(noun: str, name: str) -> bool:
 
 def _fault(culprit: Any, failure: Exception, path: list[_Step]) -> str:
     if isinstance(failure, Unsendable):
-        return f"{failure}; {failure.advice}"
+        return f"{failure}; {failure.advice or _advice(culprit, path)}"
     # What pickle says for a thing that it does not know, and nothing else.
     known = isinstance(failure, TypeError) and str(failure).startswith("cannot pickle")
     why = "" if known else f", and pickling it raised {type(failure).__name__}: {failure}"
@@ -210,11 +210,11 @@ def _advice(culprit: Any, path: list[_Step]) -> str:
     if isinstance(culprit, GeneratorType):
         return "give a function that makes it, or a list"
     opened = isinstance(culprit, (io.IOBase, socket.socket))
-    if opened or type(culprit).__module__.partition(".")[0] in ("sqlite3", "lmdb", "h5py"):
-        return "open it inside the function, or use ps.per_worker"
+    opened = opened or type(culprit).__module__.partition(".")[0] in ("sqlite3", "lmdb", "h5py")
+    verb = "open" if opened else "make"
     if path and path[-1].noun == "attribute":
-        return "make it where it is first used, leave it out in __getstate__, or use ps.per_worker"
-    return "make it inside the function, or use ps.per_worker"
+        return f"{verb} it where it is first used, leave it out in __getstate__, or use ps.per_worker"
+    return f"{verb} it inside the function, or use ps.per_worker"
 
 
 def _kind(value: Any) -> str:

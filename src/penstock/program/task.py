@@ -179,7 +179,8 @@ class Task:
         key = call_key(step.number, place)
         if key in self.condemned:
             told = f"{self.condemned[key]}, in {step.op.full_label}, sample {self.index_of(place)}"
-            return WorkerDied(told), _LAST_ATTEMPT
+            advice = "; on_error='skip' leaves such samples out" if hasattr(step.op, "on_error") else ""
+            return WorkerDied(told + advice), _LAST_ATTEMPT
         if key in self.timeouts:
             exc = StageTimeout(f"{step.op.label} did not return within {step.op.timeout_s:g} s")
             return exc, self.timeouts[key] - 1

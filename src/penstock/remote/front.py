@@ -402,7 +402,9 @@ class _Front:
         if self.executor.on_death == "raise":
             return WorkerDied(told)
         steps = {READING, *(step.number for step in job.stage_run.lane.program.probeable)}
-        if task.trial.death(key, told, probeable=sample is None or sample.step in steps):
+        # Whoever refuses a condemned call names its op and sample; a condemned read is named here.
+        known = told if key is None or key[0] == READING else how
+        if task.trial.death(key, known, probeable=sample is None or sample.step in steps):
             return WorkerDied(f"{told}; the ticket has ended its worker again and again")
         if self.crew.deaths > DEATHS_RUNNING:
             return WorkerDied(f"{told}; {self.crew.deaths} worker processes have died without one answer")
