@@ -6,14 +6,15 @@ from penstock.core.alternate import Alternating
 from penstock.core.losses import take_losses
 from penstock.core.outlets import AsDone
 from penstock.program.chunk import Chunk, ErrorRecord, Loss, Ticket
+from penstock.resume.cursor import Held
 
 
 def lost(place, before=0):
     return Loss(before, ErrorRecord("map()", place, 0, ValueError(), place), place)
 
 
-def ticket(*places, losses=()):
-    return Ticket(0, samples=list(places), places=places, losses=list(losses))
+def ticket(*places, losses=(), redo=False):
+    return Ticket(0, samples=list(places), places=places, losses=list(losses), redo=redo)
 
 
 def chunk(*places):
@@ -44,6 +45,18 @@ def test_what_was_lost_behind_the_last_of_inputs_that_alternate_leaves_at_the_sa
         if number < 2:
             outlet.last(number, chunk(10 + number))
     assert left(outlet) == [10, 11, -12]
+
+
+def test_what_was_lost_among_inputs_that_are_still_to_get_a_slot_keeps_its_place_when_the_stream_is_resumed():
+    outlet = Alternating(2)
+    outlet.resume([8], [Held(10)], [0, -1], [Held(place) for place in (11, 12, 13)])
+    outlet.issued(0, ticket(10, losses=[lost(8)], redo=True))
+    outlet.issued(1, ticket(11, redo=True))
+    outlet.issued(2, ticket(13, losses=[lost(12)], redo=True))
+    outlet.no_more()
+    for number, place in enumerate((10, 11, 13)):
+        outlet.last(number, chunk(place))
+    assert left(outlet) == [-8, 10, 11, -12, 13]
 
 
 def test_what_was_lost_before_a_stage_without_order_leaves_before_later_samples_that_wait():

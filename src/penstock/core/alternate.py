@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from penstock.core.outlets import Outlet
 from penstock.places import plain_places
 from penstock.program.chunk import Chunk, Loss, LossOrigin, Ticket
-from penstock.provenance import Place, key_of, steps_from
+from penstock.provenance import Place, covers, key_of, steps_from
 from penstock.resume.cursor import BehindLoss, Cursor, Held, saved_edge
 from penstock.resume.schema import Front, InputState
 
@@ -121,6 +121,8 @@ class Alternating(Outlet):
         self._after: dict[Hashable, Steps | None] = {}
         #: inputs that are made again for a joint further on and have not come yet; tickets of those that have
         self._aside: Counter[Hashable] = Counter()
+        #: all of these inputs, and those that were open: what is lost of them leaves at once
+        self._begun: Sequence[Place] = ()
         self._aside_tickets: deque[int] = deque()
         self._set_aside: set[int] = set()
 
@@ -129,6 +131,7 @@ class Alternating(Outlet):
     ) -> None:
         """Go on where others have stopped: with the inputs that were open in their slots, -1 for a new one."""
         self._aside = Counter(map(key_of, aside))
+        self._begun = [*aside, *(one.place for one in opened)]
         if slots:
             self._slots, self._free = [], 0
             for slot, number in enumerate(slots):
@@ -147,7 +150,8 @@ class Alternating(Outlet):
     def issued(self, number: int, ticket: Ticket) -> None:
         key = key_of(ticket.inputs[0]) if ticket.count else None
         for loss in ticket.losses:
-            self._lost.setdefault(-1 if ticket.redo else self._queued, []).append((number, loss))
+            begun = ticket.redo and any(covers(loss.place, place) for place in self._begun)
+            self._lost.setdefault(-1 if begun else self._queued, []).append((number, loss))
         ticket.losses = []
         if not ticket.count and ticket.failure is None:
             self._advance()
