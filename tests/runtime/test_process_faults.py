@@ -404,6 +404,7 @@ def test_a_sample_that_kills_is_left_out_and_the_rest_comes(death):
         assert (record.index, record.epoch, type(record.exception)) == (17, 0, ps.WorkerDied)
         assert record.op == "map(maybe)"
         assert how in str(record.exception)
+        assert "leaves such samples out" not in str(record.exception)  # it was
 
 
 def test_a_sample_that_closes_the_descriptors_of_its_worker_ends_in_an_error():

@@ -179,7 +179,8 @@ class Task:
         key = call_key(step.number, place)
         if key in self.condemned:
             told = f"{self.condemned[key]}, in {step.op.full_label}, sample {self.index_of(place)}"
-            advice = "; on_error='skip' leaves such samples out" if hasattr(step.op, "on_error") else ""
+            raises = hasattr(step.op, "on_error") and not step.op.may_skip
+            advice = "; on_error='skip' leaves such samples out" if raises else ""
             return WorkerDied(told + advice), _LAST_ATTEMPT
         if key in self.timeouts:
             exc = StageTimeout(f"{step.op.label} did not return within {step.op.timeout_s:g} s")
