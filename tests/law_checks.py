@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tests.law_functions import DROPPED, LATE, PER_PROCESS, RELEASED, ancestors, atoms
-from tests.law_pipelines import GROUPS, Build, Design, Draw, Step, varied
+from tests.law_pipelines import GROUPS, Build, Design, Step, drawn
 from tests.law_states import named_twice
 from tests.random_examples import SEED as RANDOM
 from tests.runtime.process_helpers import kill, workers
@@ -177,7 +177,7 @@ class Case:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"case {self.seed}")
-        self.design = self.given or varied(Draw(self.seed, self.sharded).design(), self.seed)
+        self.design = self.given or drawn(self.seed, self.sharded)
         self.epochs = (
             self.times or 1 if self.given else 1 if self.design.has("cache") else self.rng.choice([1, 1, 2])
         )

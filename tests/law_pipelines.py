@@ -186,6 +186,34 @@ class Draw:
         return replace(step, flag=rng.random() < 0.4)
 
 
+#: how many of the pipelines are `chained`
+_CHAINED = 0.08
+
+
+def drawn(seed: Any, sharded: bool = False) -> Design:
+    """The random pipeline of a seed."""
+    rng = random.Random(f"chained {seed!r}")
+    return varied(chained(rng, sharded) if rng.random() < _CHAINED else Draw(seed, sharded).design(), seed)
+
+
+def chained(rng: random.Random, sharded: bool) -> Design:
+    """Stages that lead straight from an indexed source to a batch, which the last of them makes."""
+    draw = Draw(rng.random(), sharded, steps=2)
+    flag = rng.choice(["", "shuffled", "shuffled", "cached"]) + (" sharded" if sharded else "")
+    design = Design(rng.choice(SOURCES[:2]), draw.number(), rng.choice([1, 7, 12, 20, 20, 30]), flag=flag.strip())
+    rate = rng.choice([0.0, 0.05, 0.05, 0.2])
+    steps: list[Step] = []
+    for workers in rng.sample([1, 2, 3], rng.choice([2, 2, 3])):
+        how = rng.choice(["Skip"] * 5 + ["skip"])
+        steps.append(Step("map", draw.number(), rate=rng.choice([0.0, rate]), how=how, workers=workers))
+        if rng.random() < 0.3:
+            steps.append(Step("prefetch", draw.number(), size=rng.randint(1, 6)))
+    kind = rng.choice(["batch", "batch", "rebatch"])
+    steps.append(Step(kind, draw.number(), size=rng.randint(2, 6), flag=rng.random() < 0.3))
+    steps += [draw.step(1, True, steps) for _ in range(rng.choice([0, 0, 1, 2]))]
+    return replace(design, steps=tuple(steps))
+
+
 #: what becomes of some maps: the same, with another op, with another kind of function or with another failure
 _MAPS = ["map"] * 6 + ["tap", "coroutine", "draws", "at first"]
 _LATE = 0.04

@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 from tests.law_checks import INLINE, LONGEST, SEED, TIMEOUT_S, Broken, Case, Worlds, check_seed, kind_of, run
-from tests.law_pipelines import Build, Design, Step
+from tests.law_pipelines import Build, Design, Step, chained
 from tests.law_states import HOW, changed, sealed_again, spots, unpacked
 from tests.random_examples import SEED as RANDOM
 
@@ -260,6 +260,12 @@ def test_law_3_failures_change_in_parts_of_parts_whose_stages_do_not_keep_the_or
     mixed = Design("mix all", 5, parts=(numbers(6), numbers(7)), steps=(fails("flat_map", 21),))
     for seed in range(MANY // 2):
         Case(seed, given=a("concat", 0, fails("map", 22), parts=(inner, mixed))).check()
+
+
+@pytest.mark.parametrize("kind", [Case, Worlds])
+def test_the_laws_hold_where_the_last_of_several_stages_makes_the_batches(kind):
+    for seed in range(MANY):
+        kind(seed, given=chained(random.Random(seed), kind.sharded)).check()
 
 
 @pytest.mark.parametrize("seed", FEW)

@@ -46,6 +46,11 @@ def test_the_last_stage_makes_the_batches_and_says_so():
     assert "batch(4) is made by the worker, where the samples are" in str(stages(10).explain())
 
 
+def test_a_state_says_the_same_of_ops_behind_wherever_the_batches_are_made():
+    wary = make_plan(stages(10), Options(wary=True)).root
+    assert make_plan(stages(10), Options()).root.segment == wary.segment
+
+
 @for_each(
     "pipeline, why",
     [

@@ -64,6 +64,12 @@ def test_a_skip_in_a_worker_that_makes_batches_loses_no_other_sample(layout):
         assert [(record.epoch, record.index) for record in loader.errors()] == [(0, 13), (1, 13), (2, 13)]
 
 
+@every_layout
+def test_a_skip_before_batches_that_alternate_loses_no_other_sample(layout):
+    data = ps.from_sequence(range(20)).map(fail_at(7, error=ps.Skip), **placed(layout)).batch(3)
+    assert sorted(data.flat_map(list, interleave=2)) == but(20, 7)
+
+
 @every_source
 @every_layout
 def test_batches_are_full_although_samples_are_skipped(source, layout):

@@ -75,7 +75,8 @@ def batched_in_worker(draft: Draft, step: Step, joint: Joint, segment: str) -> D
     if chain:
         draft.feed = Joined((chain[0].batched_later(segment),))
     else:
-        draft.segment = draft.batched = segment
+        draft.batched = segment
+    draft.segment = segment
     draft.unit = joint.group_size
     draft.block_read = (
         not draft.steps

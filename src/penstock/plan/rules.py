@@ -368,7 +368,7 @@ class _Maker:
                 return "its pipeline is part of another, and a function may skip a sample"
             if any(joint_of(step.op) is not None for step in later):
                 return "a later op counts what is delivered, and a function may skip a sample"
-            if not all(step.op.delivery.ordered for step in later):
+            if not all(step.op.delivery.ordered and step.op.delivery.interleave == 1 for step in later):
                 return "a later op does not keep the order, and a function may skip a sample"
         return None
 
