@@ -349,6 +349,7 @@ def test_arguments_of_data_loader_get_an_error_that_names_ours(call, said):
 @for_each("rng", ["global", None])
 @for_each("sample", [None, lambda size: torch.zeros(size)])
 def test_what_the_default_collate_cannot_stack_gets_the_next_step(sample, rng):
+    pytest.importorskip("torch")
     samples = [sample and sample(size) for size in (1, 2)]
     pipeline = ps.from_torch(samples, batch_size=2, rng=rng)
     with pytest.raises((TypeError, RuntimeError)) as caught, pipeline.loader(inline=True) as loader:

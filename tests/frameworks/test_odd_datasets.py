@@ -48,6 +48,7 @@ def test_a_dataset_without_a_length_is_read_by_its_sampler():
 
 
 def test_a_dataset_without_a_length_and_without_a_sampler_is_refused():
+    pytest.importorskip("torch")
     with pytest.raises(ps.PlanError, match="no __len__, so nobody knows its last sample; add __len__"):
         ps.from_torch(Lengthless(), batch_size=2)
     with pytest.raises(ps.PlanError, match="no __len__"):

@@ -136,7 +136,7 @@ def test_a_long_list_of_strings_is_read_here_and_not_copied_into_the_workers():
     print(json.dumps([steady(pipeline(names, 1), batches=20) - short, nbytes]))
     """)
     assert nbytes > 40e6
-    assert grown < 0.05 * nbytes
+    assert grown < 0.1 * nbytes  # each copy would be 1.0
 
 
 def test_arrays_of_a_long_list_are_read_here_too():
