@@ -11,6 +11,7 @@ import asyncio
 import os
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -229,11 +230,16 @@ class Tokens:
 
     def __call__(self, sample: Any) -> dict[str, Any]:
         pieces = [further(one, sub) for one in atoms(sample) for sub in range(1 + int(3 * chance(self.op, one)))]
-        return {"x": np.array(pieces, np.int64)}
+        return {"x": _numbers(pieces)}
 
 
 def as_array(sample: Any) -> dict[str, Any]:
-    return {"x": np.array(atoms(sample), np.int64)}
+    return {"x": _numbers(atoms(sample))}
+
+
+def _numbers(atoms: Sequence[int]) -> Any:
+    """An atom holds its epoch: a changed state may have one so large that no array could hold the atom."""
+    return np.array([one % 2**62 for one in atoms], np.int64)
 
 
 def rarely_long(sample: dict[str, Any]) -> int:
