@@ -8,8 +8,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TextIO
 
-__all__ = ["Bar"]
-
 _LETTERS = 24
 _REFRESH_S = 0.1
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from penstock.errors import OnError, PlanError, StateMismatch
 
-__all__ = ["any_number", "check_on_error", "check_positive", "saved_number", "whole_number"]
-
 
 def whole_number(value: Any, what: str, least: int = 0) -> int:
     """A count, as an int, from an int or one of numpy's; refuses what is none, or more than can be counted.

@@ -15,18 +15,6 @@ from penstock.sources.fake import FakeSource
 from penstock.sources.iterable import IterableSource
 from penstock.sources.sequence import SequenceSource
 
-__all__ = [
-    "concat",
-    "fake",
-    "from_arrays",
-    "from_files",
-    "from_folder",
-    "from_iterable",
-    "from_sequence",
-    "mix",
-    "zip",
-]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

@@ -28,26 +28,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = [
-    "BadHeader",
-    "CodecError",
-    "DecodeError",
-    "LengthUnknown",
-    "MissingExtra",
-    "NotCarried",
-    "PenstockError",
-    "PlanError",
-    "RaggedBatch",
-    "ReadError",
-    "ServiceError",
-    "Skip",
-    "StageTimeout",
-    "StateMismatch",
-    "TooManyErrors",
-    "WorkerDied",
-    "missing_extra",
-]
-
 
 class PenstockError(Exception):
     """The root: ``except ps.PenstockError`` catches whatever penstock itself raises."""

@@ -25,8 +25,6 @@ from penstock.pipeline import Pipeline
 from penstock.tensors import is_tensor, on_host
 from penstock.trees import fields_of, rebuilt
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     pipeline: Pipeline[Any],

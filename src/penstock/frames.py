@@ -7,8 +7,6 @@ import sys
 import threading
 from types import FrameType
 
-__all__ = ["frame_of"]
-
 
 def frame_of(thread: threading.Thread | None) -> FrameType | None:
     """The frame that `thread` runs, or None if it has not begun or has ended.

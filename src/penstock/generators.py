@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Private", "capture", "drawn_in_thread", "drawn_since", "kept", "restore", "seed_all"]
-
 #: the states of the generators of Python, numpy and torch; None for one that is not imported
 States = tuple[Any, Any, Any]
 

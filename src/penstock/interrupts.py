@@ -24,8 +24,6 @@ from contextlib import ContextDecorator
 from types import FrameType
 from typing import Any
 
-__all__ = ["uninterrupted"]
-
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 
 #: blocks of the main thread that have begun and not ended

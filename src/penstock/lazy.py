@@ -19,8 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-__all__ = ["lazy", "named"]
-
 
 def named(path: str) -> Any:
     """What stands at ``"package.module:name"``, imported now.

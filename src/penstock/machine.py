@@ -14,21 +14,6 @@ from functools import partial
 from math import ceil
 from os.path import join
 
-__all__ = [
-    "busy_s",
-    "children",
-    "cpu_periods",
-    "cpu_pressure",
-    "cpu_quota",
-    "cpus",
-    "free_bytes",
-    "memory_bytes",
-    "memory_limit",
-    "quota_groups",
-    "run_delay_s",
-    "usable_cpus",
-]
-
 _ROOT = "/"
 _DELAYS = "/proc/thread-self/schedstat"
 #: a limit on memory that is none: version 1 of cgroups has no word for that

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     Rng = np.random.Generator
 
-__all__ = ["Pipeline"]
-
 T = TypeVar("T", covariant=True)
 U = TypeVar("U")
 F = TypeVar("F", bound=Callable[..., Any])

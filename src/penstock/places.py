@@ -14,8 +14,6 @@ from typing import Any
 from penstock.errors import StateMismatch
 from penstock.provenance import Member, Part, Passed, Piece, Place, Row
 
-__all__ = ["places_from", "plain_places"]
-
 #: positions, sub-indices and lengths end here; more of them than the second are not read from one state
 _MOST, _MOST_PLACES = 1 << 62, 5_000_000
 #: places within places

@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-__all__ = ["names_ours"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

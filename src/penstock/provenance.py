@@ -18,30 +18,6 @@ from itertools import chain, compress
 from typing import Any, NamedTuple
 from zlib import crc32
 
-__all__ = [
-    "Member",
-    "Part",
-    "Passed",
-    "Piece",
-    "Place",
-    "Row",
-    "chosen",
-    "counter",
-    "covers",
-    "extended",
-    "input_of",
-    "joined",
-    "key_of",
-    "last_root",
-    "origin",
-    "root",
-    "single",
-    "steps_from",
-    "way",
-    "weight",
-    "weights",
-]
-
 Place = Any
 
 _WORD = 2**64 - 1

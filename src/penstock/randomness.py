@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Draws", "derive", "exponential", "permute", "uniform"]
-
 Int64s = NDArray[np.int64]
 UInt64s = NDArray[np.uint64]
 Float64s = NDArray[np.float64]

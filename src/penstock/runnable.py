@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from penstock.writers.write import Written
 
-__all__ = ["Runnable", "Workers", "first_of"]
-
 T = TypeVar("T", covariant=True)
 
 Workers = int | Literal["auto"] | None

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["at_fork", "memory_file", "process", "reason", "why_no_processes", "worker_name"]
-
 
 def at_fork(**hooks: Callable[[], Any]) -> None:
     """`os.register_at_fork`; nothing where there is no fork."""

@@ -15,10 +15,6 @@ from numpy.typing import NDArray
 
 from penstock.errors import missing_extra
 
-__all__ = [
-    "ARRAY_DTYPES", "array_of", "dtype_name", "has_dlpack", "is_tensor", "is_tensor_type", "on_host", "tensor_of",
-]  # fmt: skip
-
 #: torch's dtypes that numpy does not have, and numpy's of the same size to carry the bits
 _DISGUISED = {
     "bfloat16": "int16", "complex32": "int32", "float8_e4m3fn": "uint8", "float8_e4m3fnuz": "uint8",

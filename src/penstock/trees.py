@@ -19,8 +19,6 @@ import numpy as np
 from penstock.errors import RaggedBatch
 from penstock.tensors import is_tensor, is_tensor_type, on_host
 
-__all__ = ["batch_dtype", "fields_of", "leaf_array", "nbytes", "read_only", "rebuilt", "stacked", "unstacked"]
-
 _NUMBERS = (int, float, complex, bool, np.number, np.bool_)
 #: plain numbers, and the kind of array they make when all are alike
 _SWIFT = {int: "i", float: "f", bool: "b"}

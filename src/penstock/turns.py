@@ -23,8 +23,6 @@ from typing import Any
 from penstock.checks import saved_number
 from penstock.randomness import derive
 
-__all__ = ["Shares", "Turns", "whole_weights"]
-
 #: turns that are planned, and among which one is chosen
 _PLANNED = 8
 _WORD = 2**64 - 1

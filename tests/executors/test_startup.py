@@ -19,7 +19,8 @@ from tests.runtime.process_helpers import await_true
 
 from penstock.errors import PenstockError, WorkerDied
 from penstock.executors import servers, startup
-from penstock.executors.startup import Exit, Process, StartOptions, keep_warm
+from penstock.executors.ending import Exit
+from penstock.executors.startup import Process, StartOptions, keep_warm
 from penstock.testing import leaks
 
 ROOT = str(Path(__file__).parents[2])

@@ -25,7 +25,8 @@ from tests.runtime.helpers import SOON_S, run_script
 from penstock import PenstockError
 from penstock.memory import block as module
 from penstock.memory import segment
-from penstock.memory.block import BlockMap, Blocks, single_block
+from penstock.memory.block import Blocks, single_block
+from penstock.memory.block_map import BlockMap
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks at the process through /proc")
 
@@ -383,7 +384,8 @@ import os, sys, threading
 import numpy as np
 from penstock.memory import block as module
 from penstock.memory import segment
-from penstock.memory.block import BlockMap, Blocks, single_block
+from penstock.memory.block import Blocks, single_block
+from penstock.memory.block_map import BlockMap
 
 def made(then):
     blocks = Blocks(10_000_000)
@@ -434,7 +436,7 @@ begun.wait()
 
 WORKER = """
 import os, socket, struct, sys
-from penstock.memory.block import BlockMap
+from penstock.memory.block_map import BlockMap
 
 link, blocks = socket.socket(fileno=int(sys.argv[1])), BlockMap()
 while True:
@@ -584,7 +586,8 @@ FORK = """
 import os, pathlib, resource, sys
 import numpy as np
 import penstock as ps
-from penstock.memory.block import BlockMap, Blocks, single_block
+from penstock.memory.block import Blocks, single_block
+from penstock.memory.block_map import BlockMap
 
 def in_child(check):
     pid = os.fork()

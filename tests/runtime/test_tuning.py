@@ -439,7 +439,7 @@ def test_a_budget_must_be_positive():
 
 
 def test_a_cap_in_a_pool_is_one_per_cpu():
-    from penstock.executors.executor import usable_cpus
+    from penstock.machine import usable_cpus
 
     with ps.Threads(64) as pool:
         plan = ps.from_sequence(range(4)).map(rest, on=pool, workers="auto").explain()

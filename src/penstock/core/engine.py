@@ -40,7 +40,7 @@ from penstock.core.tally import joint_tally, lane_tally, memory_tally
 from penstock.core.tuning import Tuning
 from penstock.core.work import discard
 from penstock.core.workers import LOCK, Crew
-from penstock.executors.executor import usable_cpus
+from penstock.machine import usable_cpus
 from penstock.plan.plan import Indexed, Plan
 from penstock.plan.rules import Options
 from penstock.program.bridge import Bridge

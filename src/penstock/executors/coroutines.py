@@ -16,8 +16,6 @@ from typing import Any, ClassVar
 from penstock.executors.executor import Executor, Worker
 from penstock.frames import frame_of
 
-__all__ = ["AsyncExecutor", "AsyncWorker"]
-
 
 class AsyncWorker(Worker):
     """One task on an event loop."""

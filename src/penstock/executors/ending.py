@@ -16,8 +16,6 @@ from functools import cache
 
 from penstock.executors.newborn import END, PID, RSS_UNIT
 
-__all__ = ["UNKNOWN", "Exit", "OwnChild", "ServedChild", "has_pidfd", "own_peak_bytes", "readable"]
-
 _SAID = {
     "SIGSEGV": "segmentation fault",
     "SIGBUS": "bus error",

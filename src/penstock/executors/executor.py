@@ -23,18 +23,6 @@ from penstock.machine import usable_cpus
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "OWN",
-    "Executor",
-    "Placement",
-    "Pool",
-    "Worker",
-    "no_executor",
-    "registered",
-    "usable_cpus",
-    "worker_count",
-]
-
 #: the executors that come with penstock, by name: the class, or where it is, as "module:name"
 OWN: dict[str, type[Executor] | str] = {
     "async": "penstock.executors.coroutines:AsyncExecutor",

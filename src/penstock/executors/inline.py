@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from penstock.executors.executor import Executor, Worker
 
-__all__ = ["InlineExecutor"]
-
 
 class InlineExecutor(Executor):
     """Starts nothing. Whoever reads does the work."""

@@ -39,8 +39,6 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any, NoReturn
 
-__all__ = ["END", "PID", "RSS_UNIT", "VERDICT", "Request", "flush", "fork", "main", "run"]
-
 #: plain values only, carried by `marshal` through a file: an environment has no upper size
 Request = dict[str, Any]
 

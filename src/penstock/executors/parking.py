@@ -23,8 +23,6 @@ from typing import Protocol
 
 from penstock import system
 
-__all__ = ["LockSpot", "Spot", "at_a_time", "is_staged", "new_spot", "use"]
-
 #: The main thread waits for at most this long at a time. A signal interrupts a wait that has begun; one that
 #: came a moment before it, or by `_thread.interrupt_main`, is noticed only when the wait ends.
 _SIGNALS_S = 0.5

@@ -15,14 +15,12 @@ from functools import partial
 from typing import Any, ClassVar, Literal
 
 from penstock.errors import PlanError
-from penstock.executors.executor import Executor, Pool, usable_cpus
+from penstock.executors.executor import Executor, Pool
 from penstock.executors.startup import Process, StartOptions
 from penstock.executors.templates import Loadable, Templates
 from penstock.executors.threads import ThreadWorker
-from penstock.machine import memory_limit
+from penstock.machine import memory_limit, usable_cpus
 from penstock.memory.block import Blocks
-
-__all__ = ["ProcessExecutor", "ProcessWorker", "Processes", "default_blocks"]
 
 #: what a new process runs; named and not imported, since it is further up
 _ENTRY = "penstock.remote.serving:serve"

@@ -35,20 +35,6 @@ from penstock.errors import PenstockError
 from penstock.executors import newborn
 from penstock.interrupts import uninterrupted
 
-__all__ = [
-    "Server",
-    "acquire",
-    "add",
-    "close_all",
-    "discard",
-    "join",
-    "launch",
-    "release",
-    "replace",
-    "request_file",
-    "starting",
-]
-
 #: what a server loads; a module that there is not is left out
 PRELOAD = ("numpy", "numpy.random", "msgspec", "cloudpickle", "penstock.remote.serving")
 

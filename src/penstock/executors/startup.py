@@ -37,8 +37,6 @@ from penstock.executors import newborn, servers
 from penstock.executors.ending import UNKNOWN, Exit, OwnChild, ServedChild, has_pidfd, own_peak_bytes, readable
 from penstock.interrupts import uninterrupted
 
-__all__ = ["Exit", "Process", "StartOptions", "keep_warm"]
-
 METHODS = ("forkserver", "spawn", "fork")
 
 #: one thread per worker process: there are as many processes as the user wants CPUs to be busy

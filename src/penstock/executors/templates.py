@@ -29,8 +29,6 @@ from typing import Protocol
 from penstock.executors import newborn, servers
 from penstock.executors.startup import Process, StartOptions
 
-__all__ = ["MOST_FDS", "Loadable", "Template", "Templates"]
-
 #: what a template runs first; named and not imported, since it is further up
 _ENTRY = "penstock.remote.preload:load"
 #: descriptors in one message at the most; the kernel allows 253

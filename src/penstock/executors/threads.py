@@ -12,8 +12,6 @@ from penstock.executors.executor import Executor, Pool, Worker
 from penstock.executors.parking import is_staged, new_spot
 from penstock.frames import frame_of
 
-__all__ = ["ThreadExecutor", "ThreadWorker", "Threads"]
-
 
 class ThreadWorker(Worker):
     """One thread. It is a daemon, so that a call that never returns cannot hold up the interpreter."""

@@ -31,10 +31,8 @@ import numpy as np
 from penstock import system
 from penstock.errors import PenstockError
 from penstock.interrupts import uninterrupted
-from penstock.memory.block_map import BlockMap, Bytes, Lease, Use, refused, whole_pages
+from penstock.memory.block_map import Bytes, Lease, Use, refused, whole_pages
 from penstock.memory.segment import SENDABLE, Mapping, new_segment
-
-__all__ = ["Block", "BlockMap", "Blocks", "single_block"]
 
 #: blocks of one process, over all `Blocks`, whatever the limit on descriptors
 _MOST_BLOCKS = 256

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from penstock.errors import PenstockError
 from penstock.memory.segment import Mapping
 
-__all__ = ["BlockMap", "Bytes", "Lease", "Use", "refused", "whole_pages"]
-
 Bytes: TypeAlias = NDArray[np.uint8]
 Use: TypeAlias = tuple[int, int]  # a block's number and which of its uses
 

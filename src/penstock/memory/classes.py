@@ -19,8 +19,6 @@ from typing import Any, TypeAlias
 
 import cloudpickle  # type: ignore[import-untyped]
 
-__all__ = ["Reference", "find_class", "needs_reference", "reference"]
-
 #: module and name; cloudpickle's number and the pickled definition where the name is not enough
 Reference: TypeAlias = tuple[str, str, str, bytes]
 

@@ -29,8 +29,6 @@ from penstock.tensors import ARRAY_DTYPES, array_of, dtype_name, tensor_of
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-__all__ = ["ArrayPickler", "Layout", "decode", "layout_of"]
-
 #: where arrays begin in the memory: a multiple of the cache line, which suits every dtype
 ALIGNMENT = 64
 #: a pickle of at least this many bytes is in the memory too, and not in the header

@@ -29,8 +29,6 @@ import cloudpickle  # type: ignore[import-untyped]
 from penstock.errors import CodecError
 from penstock.memory.classes import Reference, find_class, needs_reference, reference
 
-__all__ = ["dumps", "packed", "unpacked"]
-
 _PLAIN = (int, float, complex, bool, type(None), str, bytes)
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

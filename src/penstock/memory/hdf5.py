@@ -14,8 +14,6 @@ from typing import Any
 
 from penstock.memory.unsendable import Unsendable
 
-__all__ = ["Reopened", "kinds", "reopened"]
-
 #: file name and settings
 _Key = tuple[str, bool, tuple[Any, ...]]
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["OpenFiles", "address_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _File:

@@ -14,8 +14,6 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["importable", "imported_by"]
-
 _verdicts: weakref.WeakKeyDictionary[ModuleType, bool] = weakref.WeakKeyDictionary()
 
 

@@ -38,8 +38,6 @@ from penstock.tensors import ARRAY_DTYPES, array_of, dtype_name, is_tensor, tens
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
-__all__ = ["Layout", "decode", "layout_of"]
-
 #: the first byte of every header; another one for each change that an older reader would misread
 VERSION = 3
 #: where arrays begin: a multiple of the cache line, which suits every dtype

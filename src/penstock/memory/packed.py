@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PackedList", "pack_list", "worth_packing"]
-
 _ATOMS = frozenset({str, bytes, int, float, complex, bool, type(None)})
 _PLAIN = _ATOMS | {tuple}
 #: tuples in tuples in tuples

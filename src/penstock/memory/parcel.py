@@ -45,8 +45,6 @@ from penstock.memory.packed import PackedList, pack_list, worth_packing
 from penstock.memory.segment import SENDABLE, Mapping, same_bytes
 from penstock.memory.unsendable import Labelled, Unsendable, explained, heaviest
 
-__all__ = ["Parcel", "pack", "unpack"]
-
 #: a pickle of more than this takes long to load, and workers copy what they use of it
 _MOST_BYTES = 10_000_000
 #: a shorter list is pickled as it is

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Recycler"]
-
 #: bytes of freed arrays kept, over all shapes
 _MOST_BYTES = 64 * 1024 * 1024
 #: smaller arrays come out of the allocator's own store

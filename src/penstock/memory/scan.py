@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from penstock.errors import BadHeader
 
-__all__ = ["DOOR", "Limits", "check"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

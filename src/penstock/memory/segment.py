@@ -12,8 +12,6 @@ from functools import cache
 
 from penstock import system
 
-__all__ = ["SENDABLE", "Mapping", "new_segment", "same_bytes"]
-
 #: memory is reserved in steps: in older kernels a signal undoes the step, and a profiler sends many
 _STEP_BYTES = 4 * 1024 * 1024
 

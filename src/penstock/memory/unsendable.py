@@ -21,8 +21,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 from penstock.errors import PlanError
 
-__all__ = ["Labelled", "Unsendable", "explained", "heaviest"]
-
 #: a name such as "map(decode) at train.py:41", and the thing itself
 Labelled: TypeAlias = tuple[str, Any]
 #: gives the size of a thing's pickle, and raises what pickling raises

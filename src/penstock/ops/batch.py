@@ -16,8 +16,6 @@ from penstock.ops.op import In as Sample
 from penstock.provenance import Place
 from penstock.trees import stacked
 
-__all__ = ["Batch", "Cut"]
-
 
 @dataclass(frozen=True)
 class Batch(Op[Sample, Any]):

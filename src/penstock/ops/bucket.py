@@ -21,8 +21,6 @@ from penstock.ops.op import Effect, In, Key, Op, member_name, unknown
 from penstock.ops.residents import Group, Keeping, Measured, Measuring, Resident
 from penstock.trees import stacked
 
-__all__ = ["Bucket"]
-
 #: more bounds than this are counted in a label, not listed
 _SHOWN = 4
 

@@ -10,12 +10,10 @@ from typing import Any, ClassVar
 from penstock.checks import saved_number
 from penstock.errors import PlanError
 from penstock.lazy import named
-from penstock.ops.joint import Ingredient, Input, Joint
-from penstock.ops.op import NOT_DELIVERED, Effect, In, Key, Memo, Op
+from penstock.ops.joint import Ingredient, Input, Joint, Memo
+from penstock.ops.op import NOT_DELIVERED, Effect, In, Key, Op
 from penstock.provenance import Place
 from penstock.trees import nbytes, read_only
-
-__all__ = ["WHOLE_EPOCHS", "Cache", "Store"]
 
 #: why a folder cannot be used
 WHOLE_EPOCHS = (

@@ -15,8 +15,6 @@ from penstock.ops.fields import get_field, with_field
 from penstock.ops.functions import as_function, check_function, function_name, is_async, result_of, where
 from penstock.ops.op import Delivery, In, Op, Out
 
-__all__ = ["CallOp", "Retry"]
-
 
 @dataclass(frozen=True, slots=True)
 class Retry:

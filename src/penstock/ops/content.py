@@ -19,8 +19,6 @@ from heapq import heapify, heappop, heappush
 from time import monotonic
 from typing import Any
 
-__all__ = ["Content", "Held"]
-
 #: entries out of date that are tolerated before the heap is rebuilt
 _FEW = 64
 

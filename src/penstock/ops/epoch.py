@@ -15,8 +15,6 @@ from penstock.ops.joint import Input, Joint, Length, Repeating
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
 
-__all__ = ["Epoch"]
-
 #: empty passes in a row after which there is no data
 _EMPTY_PASSES = 100
 

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["get_field", "with_field"]
-
 
 def _names(sample: Any) -> str:
     if isinstance(sample, Mapping):

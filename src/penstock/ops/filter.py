@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 from penstock.ops.call import CallOp
 from penstock.ops.op import Effect, In
 
-__all__ = ["Filter"]
-
 
 @dataclass(frozen=True)
 class Filter(CallOp[In, In]):

@@ -11,8 +11,6 @@ from penstock.ops.call import CallOp
 from penstock.ops.fields import with_field
 from penstock.ops.op import Delivery, Effect, In, Out
 
-__all__ = ["FlatMap"]
-
 
 @dataclass(frozen=True)
 class FlatMap(CallOp[In, Out]):

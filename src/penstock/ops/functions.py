@@ -13,17 +13,6 @@ import numpy as np
 
 from penstock.errors import PlanError
 
-__all__ = [
-    "PerWorker",
-    "as_function",
-    "check_function",
-    "function_name",
-    "is_async",
-    "per_worker",
-    "result_of",
-    "where",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

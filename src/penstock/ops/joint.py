@@ -14,8 +14,6 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from penstock.errors import StateMismatch
 from penstock.provenance import Passed, Place
 
-__all__ = ["LOST", "Absent", "Ingredient", "Input", "Joint", "Length", "Memo", "Redone", "Repeating"]
-
 #: a number of samples, ``math.inf`` for no end, None for "not known before the run"
 Length = float | int | None
 

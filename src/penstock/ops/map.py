@@ -9,8 +9,6 @@ from penstock.ops.call import CallOp, Retry
 from penstock.ops.functions import gives_coroutine
 from penstock.ops.op import In, Out
 
-__all__ = ["Map"]
-
 
 @dataclass(frozen=True)
 class Map(CallOp[In, Out]):

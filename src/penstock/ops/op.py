@@ -38,28 +38,6 @@ from penstock.executors.executor import Placement
 from penstock.ops.joint import Joint, Length, Memo
 from penstock.provenance import Place, extended
 
-__all__ = [
-    "NOT_DELIVERED",
-    "Delivery",
-    "Effect",
-    "Key",
-    "Length",
-    "Memo",
-    "Moves",
-    "Op",
-    "Order",
-    "Prepared",
-    "RunInfo",
-    "Share",
-    "added",
-    "blocks",
-    "group_size",
-    "in_own_thread",
-    "is_eager",
-    "joint_of",
-    "member_name",
-]
-
 In = TypeVar("In")
 Out = TypeVar("Out")
 

@@ -18,8 +18,6 @@ from penstock.ops.residents import Measured, Measuring
 from penstock.ops.rows import Concat, Fit, Tokens
 from penstock.trees import leaf_array
 
-__all__ = ["Pack"]
-
 How = Literal["concat", "fit"]
 Long = Literal["split", "truncate", "drop", "raise"]
 

@@ -8,8 +8,6 @@ from typing import ClassVar
 from penstock.checks import whole_number
 from penstock.ops.op import Delivery, Effect, In, Op
 
-__all__ = ["Prefetch"]
-
 
 @dataclass(frozen=True)
 class Prefetch(Op[In, In]):

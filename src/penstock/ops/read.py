@@ -27,8 +27,6 @@ from penstock.ops.flat_map import FlatMap
 from penstock.ops.map import Map
 from penstock.randomness import derive
 
-__all__ = ["Collate", "Fetch", "Parts", "Read", "ReadParts"]
-
 #: calls in a thread before which the global generators are looked at
 _LOOKED_AT = 8
 _WORD = 2**63 - 1

@@ -10,8 +10,6 @@ from penstock.ops.joint import Input, Joint
 from penstock.ops.op import Effect, In, Key, Op
 from penstock.provenance import Place
 
-__all__ = ["Renumber"]
-
 
 @dataclass(frozen=True)
 class Renumber(Op[In, In]):

@@ -16,8 +16,6 @@ from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Passed, Place
 from penstock.randomness import derive
 
-__all__ = ["Repeat"]
-
 #: where passes without a number begin in each epoch, far from those of other epochs
 _FAR = 1 << 40
 _FURTHEST = 1 << 62

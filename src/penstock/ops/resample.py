@@ -18,8 +18,6 @@ from penstock.ops.joint import Length
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.randomness import derive, exponential, uniform
 
-__all__ = ["Resample"]
-
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 

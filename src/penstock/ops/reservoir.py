@@ -12,13 +12,11 @@ from typing import Any, ClassVar
 from penstock.checks import saved_number, whole_number
 from penstock.errors import PlanError
 from penstock.ops.content import Content
-from penstock.ops.joint import Input, Joint, Length
-from penstock.ops.op import Effect, In, Key, Memo, Op
+from penstock.ops.joint import Input, Joint, Length, Memo
+from penstock.ops.op import Effect, In, Key, Op
 from penstock.provenance import Place
 from penstock.randomness import derive
 from penstock.trees import read_only
-
-__all__ = ["Reservoir"]
 
 _WORD = 2**64 - 1
 

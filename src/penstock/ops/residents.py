@@ -19,8 +19,6 @@ from penstock.ops.op import In, Op
 from penstock.places import places_from, plain_places
 from penstock.provenance import Piece, Place
 
-__all__ = ["Group", "Keeping", "Measured", "Measuring", "Resident"]
-
 
 class Measured(NamedTuple):
     """A sample, and what it measures."""

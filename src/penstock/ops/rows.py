@@ -16,8 +16,6 @@ from penstock.ops.joint import LOST, Ingredient
 from penstock.ops.residents import Group, Keeping, Resident
 from penstock.provenance import Piece, Place
 
-__all__ = ["OPEN_DOCUMENTS", "OPEN_ROWS", "Concat", "Fit", "Tokens"]
-
 #: "fit" keeps so many rows open, and no more documents than this unless one row alone has them
 OPEN_ROWS = 32
 OPEN_DOCUMENTS = 512

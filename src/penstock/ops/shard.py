@@ -13,8 +13,6 @@ from penstock.ops.joint import Input, Joint, Length, Repeating
 from penstock.ops.op import Effect, In, Key, Op, Share
 from penstock.provenance import Passed, Place, root
 
-__all__ = ["MarkPadding", "Portion", "Rounds", "Shard"]
-
 Equal = Literal["drop", "wrap", "pad", False]
 
 

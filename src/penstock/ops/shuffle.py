@@ -19,8 +19,6 @@ from penstock.places import places_from, plain_places
 from penstock.provenance import Member, Place, counter, input_of, key_of, single, steps_from
 from penstock.randomness import derive, hashed, permute
 
-__all__ = ["Shuffle"]
-
 #: bytes with which a state names one sample of a group, compressed: 0.1 if they are in order, 3.5 if they are not
 _NAMED = 4
 

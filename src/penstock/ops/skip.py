@@ -14,8 +14,6 @@ from penstock.ops.joint import Input, Joint, Length
 from penstock.ops.op import Effect, In, Key, Op, Order
 from penstock.provenance import Place
 
-__all__ = ["SkipFirst"]
-
 
 @dataclass(frozen=True)
 class SkipFirst(Op[In, In]):

@@ -8,8 +8,6 @@ from typing import Any
 from penstock.ops.call import CallOp
 from penstock.ops.op import In
 
-__all__ = ["Tap"]
-
 
 @dataclass(frozen=True)
 class Tap(CallOp[In, In]):

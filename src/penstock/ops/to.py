@@ -10,8 +10,6 @@ from penstock.checks import whole_number
 from penstock.devices.device import Device, Transfer, find_device
 from penstock.ops.op import Delivery, In, Moves, Op, Prepared
 
-__all__ = ["Deliver", "Move", "To"]
-
 
 class _Moving(Op[In, Any]):
     """What the op of a pipeline and that of a loader have in common: a stage of one thread, with a strict bound."""

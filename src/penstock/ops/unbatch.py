@@ -9,8 +9,6 @@ from penstock.ops.op import Effect, In, Op, Out
 from penstock.provenance import Member, Place
 from penstock.trees import unstacked
 
-__all__ = ["Unbatch"]
-
 
 @dataclass(frozen=True)
 class Unbatch(Op[In, Out]):

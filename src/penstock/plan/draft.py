@@ -10,8 +10,6 @@ from penstock.ops.joint import Joint
 from penstock.ops.op import Effect, Op, in_own_thread, joint_of
 from penstock.plan.plan import Feed, Indexed, Joined, Site, Step, chain_before, straight_before
 
-__all__ = ["Draft", "batched_in_worker", "begins_anew", "remember", "why_not_fused"]
-
 
 @dataclass
 class Draft:

@@ -7,8 +7,6 @@ from typing import Any
 
 from penstock.plan.plan import Joined, Plan, Stage
 
-__all__ = ["Explanation", "runs_on"]
-
 
 class Explanation(str):
     """The report of `explain()`: text to print, and `to_dict()` for programs."""

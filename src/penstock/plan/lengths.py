@@ -11,8 +11,6 @@ from penstock.ops.op import Effect, unknown
 from penstock.plan.world import dealt, world_now
 from penstock.sources.source import Composite, Flow
 
-__all__ = ["flow_length", "known_length", "lengths"]
-
 
 def flow_length(flow: Flow) -> Length:
     """How many samples one epoch delivers, as far as it can be known before the run."""

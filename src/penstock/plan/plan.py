@@ -16,19 +16,6 @@ from penstock.ops.joint import Joint, Length
 from penstock.ops.op import Effect, Op, Order, joint_of
 from penstock.sources.source import Composite, IndexedSource, StreamSource
 
-__all__ = [
-    "Feed",
-    "Indexed",
-    "Joined",
-    "Plan",
-    "Site",
-    "Stage",
-    "Step",
-    "Streamed",
-    "chain_before",
-    "straight_before",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -16,8 +16,6 @@ from penstock.ops.op import Effect, Op, Order, joint_of
 from penstock.plan.plan import Step
 from penstock.sources.source import Flow, IndexedSource, Source, StreamSource
 
-__all__ = ["Positions", "on_positions"]
-
 _PER_SAMPLE = (Effect.KEEPS, Effect.SELECTS, Effect.EXPANDS)
 
 

@@ -10,8 +10,6 @@ from penstock.ops.op import Op
 from penstock.plan.plan import Stage
 from penstock.sources.source import IndexedSource
 
-__all__ = ["how_dealt", "how_drawn", "how_read"]
-
 
 def how_drawn(op: Op[Any, Any], length: Length, stage: Stage) -> list[str]:
     """What is to be known of an op that is there to have samples at hand."""

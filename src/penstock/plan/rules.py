@@ -41,8 +41,6 @@ from penstock.plan.positions import Positions, on_positions
 from penstock.plan.reasons import how_dealt, how_drawn, how_read
 from penstock.sources.source import Composite, Flow, IndexedSource, StreamSource
 
-__all__ = ["Options", "make_plan"]
-
 #: tickets per worker before an op that gathers: it takes in several at a time, which costs as much as one
 _GATHERED = 8
 

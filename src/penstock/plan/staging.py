@@ -14,8 +14,6 @@ from penstock.ops.op import Op, in_own_thread
 from penstock.plan.world import Dealt
 from penstock.sources.source import Composite, Flow
 
-__all__ = ["Staging"]
-
 
 class Staging:
     """A pipeline in which every op that moves batches to a device is made for one loader, in this thread."""

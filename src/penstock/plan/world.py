@@ -17,8 +17,6 @@ from penstock.ops.joint import Length
 from penstock.ops.op import Effect, Op, Share, group_size, is_eager, joint_of
 from penstock.sources.source import Composite, Flow, IndexedSource, Source
 
-__all__ = ["ALONE", "Dealt", "World", "dealt", "portion_of", "world_now"]
-
 
 @dataclass(frozen=True, slots=True)
 class World:

@@ -19,16 +19,6 @@ from penstock.program.program import Program
 from penstock.provenance import Place
 from penstock.trees import nbytes
 
-__all__ = [
-    "Cargo",
-    "first_unsendable",
-    "measured",
-    "stowed",
-    "unstowed",
-    "without_largest",
-]
-
-
 #: a result that cannot be sent will not be so the next time
 _NEVER_AGAIN = 1 << 30
 

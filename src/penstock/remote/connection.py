@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.executors.ending import Exit
 from penstock.executors.parking import at_a_time
-from penstock.executors.startup import Exit, Process
+from penstock.executors.startup import Process
 from penstock.interrupts import uninterrupted
 from penstock.memory.block import Block, Blocks
 from penstock.memory.codec import Layout
@@ -31,8 +32,6 @@ from penstock.program.desk import Desk, Sample, new_desk
 from penstock.program.task import CallKey
 from penstock.remote.cargo import Cargo, unstowed
 from penstock.remote.wire import SMALL_BYTES, Gone, Message, Wire
-
-__all__ = ["Connection", "Death", "bury"]
 
 
 class Connection:

@@ -22,8 +22,8 @@ from penstock.core.lane import Job, Pull
 from penstock.core.work import discard, weighed
 from penstock.core.workers import LOCK, Crew, out_of
 from penstock.errors import PenstockError, WorkerDied
+from penstock.executors.ending import Exit
 from penstock.executors.processes import ProcessExecutor, ProcessWorker
-from penstock.executors.startup import Exit
 from penstock.executors.templates import Template
 from penstock.memory.parcel import Parcel
 from penstock.program.chunk import Chunk
@@ -37,8 +37,6 @@ from penstock.remote.requests import laid_out, request_for
 from penstock.remote.trial import DEATHS_RUNNING, STILLBORN, STILLBORN_KILLED
 from penstock.remote.wire import Gone, Message, Reply
 from penstock.stats.calls import Timing
-
-__all__ = ["work_remote"]
 
 #: how long a process has to end by itself when it is not needed any more
 _GRACE_S = 0.3

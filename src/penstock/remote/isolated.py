@@ -43,8 +43,6 @@ from penstock.sources.source import Flow
 from penstock.stats.counters import ReaderCounters
 from penstock.stats.watch import Meter
 
-__all__ = ["Isolated"]
-
 _ENTRY = "penstock.remote.pump:serve"
 #: it is one process and not one per worker, and it may place batches on a device
 _OPTIONS = StartOptions(gpus=True)

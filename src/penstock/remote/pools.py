@@ -8,8 +8,6 @@ import weakref
 
 from penstock.core.workers import LOCK, Crew
 
-__all__ = ["end_with_interpreter", "is_stopped"]
-
 #: how long workers of a pool have to end at the end of the interpreter
 _EXIT_S = 0.5
 

@@ -20,8 +20,6 @@ from penstock.remote.preload import refuse_in_import
 from penstock.sources.source import IndexedSource, Indices
 from penstock.trees import read_only
 
-__all__ = ["CarriedSource", "CarriedStore", "packed_program"]
-
 #: stands for a sample's number where a worker reports counts
 COUNTED = -1
 

@@ -31,8 +31,6 @@ from penstock.executors.templates import MOST_FDS
 from penstock.memory.parcel import unpack
 from penstock.memory.segment import Mapping
 
-__all__ = ["after_fork", "become_worker", "load", "preloaded", "refuse_in_import"]
-
 #: programs that this process was forked with, by the token of their parcel
 preloaded: dict[int, Any] = {}
 #: generators that were made without a seed, while programs were loaded

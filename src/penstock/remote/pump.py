@@ -25,8 +25,6 @@ from penstock.remote.wire import Gone, Message
 from penstock.remote.worker_end import WorkerEnd
 from penstock.resume.schema import Edge, InputState, checked, plain_data
 
-__all__ = ["serve"]
-
 #: counters are sent along with a chunk at most so often
 _STATS_S = 0.05
 #: lost samples that are reported at once, even if no sample follows them

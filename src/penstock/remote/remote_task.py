@@ -12,8 +12,6 @@ from penstock.program.desk import READING, Desk, Sample
 from penstock.program.task import CallKey
 from penstock.remote.trial import Trial
 
-__all__ = ["Paused", "RemoteTask", "Sent", "described", "lost"]
-
 
 class Sent(NamedTuple):
     """A ticket that was sent and is not answered yet."""

@@ -14,8 +14,6 @@ from penstock.remote.cargo import first_unsendable
 from penstock.remote.remote_task import RemoteTask
 from penstock.remote.wire import Request
 
-__all__ = ["laid_out", "request_for"]
-
 
 def request_for(job: Job, number: int, header: bytes | None, block: int | None, grant: int | None) -> Request:
     """The ticket of `job`. What is sent with it is described by `header`, and is in `block` or in the message."""

@@ -38,8 +38,6 @@ from penstock.stats.calls import EVERY_S, Timing
 from penstock.stats.watch import NOTHING, ProcessWatch, Watch
 from penstock.trees import nbytes
 
-__all__ = ["serve"]
-
 
 def serve(sock: socket.socket, name: str) -> None:
     """Serve the parent at the other end of `sock` until it closes."""

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from penstock.program.task import CallKey
 
-__all__ = ["DEATHS_RUNNING", "DEATHS_RUNNING_ISOLATED", "STILLBORN", "STILLBORN_KILLED", "Trial"]
-
 #: deaths after which a ticket's samples are run one at a time
 _SUSPICIOUS = 2
 #: deaths running with one sample in hand that are no accident

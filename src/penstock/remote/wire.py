@@ -36,8 +36,6 @@ from penstock.provenance import Place
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["SMALL_BYTES", "Gone", "Message", "Reply", "Request", "Wire"]
-
 #: bytes of the head, bytes of the body, descriptors
 _PREFIX = struct.Struct("<IQI")
 _BUFFER_BYTES = 64 * 1024

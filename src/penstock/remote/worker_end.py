@@ -9,15 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from penstock.errors import PenstockError
-from penstock.memory.block import BlockMap
+from penstock.memory.block_map import BlockMap
 from penstock.memory.codec import Layout
 from penstock.memory.segment import Mapping
 from penstock.program.chunk import Chunk
 from penstock.program.desk import Desk
 from penstock.remote.cargo import Cargo, stowed
 from penstock.remote.wire import SMALL_BYTES, Message, Wire
-
-__all__ = ["WorkerEnd"]
 
 #: asks the parent for a block of a size in bytes; returns its number
 Ask = Callable[[int], int | None]

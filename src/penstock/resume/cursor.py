@@ -23,21 +23,6 @@ from typing import Any, NamedTuple, Protocol
 from penstock.provenance import Place, input_of, key_of, steps_from
 from penstock.resume.schema import Edge, Front, Owed
 
-__all__ = [
-    "BehindLoss",
-    "Came",
-    "Cursor",
-    "FromParts",
-    "FromRedo",
-    "Given",
-    "Held",
-    "Left",
-    "Lot",
-    "Mark",
-    "Unordered",
-    "saved_edge",
-]
-
 
 class Held(NamedTuple):
     """An input that is still owed; with `after`, only what comes of it after those sub-indices."""

@@ -29,8 +29,6 @@ from penstock.resume.schema import (
     plain_data,
 )  # fmt: skip
 
-__all__ = ["check_rank", "for_rank", "is_merged", "merge_states"]
-
 Plain = dict[str, Any]
 
 

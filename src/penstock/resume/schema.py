@@ -28,21 +28,6 @@ from typing import Any, TypeVar, get_type_hints
 from penstock.errors import StateMismatch
 from penstock.places import places_from, plain_places
 
-__all__ = [
-    "VERSION",
-    "Edge",
-    "Front",
-    "InputState",
-    "Owed",
-    "RankState",
-    "State",
-    "checked",
-    "edit_state",
-    "opened",
-    "plain_data",
-    "sealed",
-]
-
 VERSION = 2
 #: an `at` with more characters is compressed; one that unpacks to more is refused
 _LONG, _LONGEST = 2_000, 200_000_000

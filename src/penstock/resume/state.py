@@ -14,8 +14,6 @@ from penstock.ops.op import Op
 from penstock.resume.schema import State
 from penstock.sources.source import Composite, Flow, Source
 
-__all__ = ["check_pipeline", "described"]
-
 #: arguments that have no say in what is delivered
 _NO_MATTER = {"workers", "on", "ordered", "on_error", "timeout_s", "name", "rank", "world"}
 

@@ -19,7 +19,7 @@ from penstock.formats.columns import Columns, arrow, import_arrow
 from penstock.formats.groups import Groups
 from penstock.formats.kinds import META, Form, Restored
 from penstock.formats.seekable import arrow_name, seekable
-from penstock.ops.op import Length
+from penstock.ops.joint import Length
 from penstock.sources.chosen import subset_of
 from penstock.sources.shards import Options
 from penstock.sources.source import Indices

@@ -6,8 +6,6 @@ import random
 import sys
 import time
 
-__all__ = ["SeededClock", "clocks"]
-
 #: what one look at the clock may cost: mostly little, now and then more than a ticket should take
 _STEPS_S = (*(1e-6,) * 16, *(5e-5,) * 8, *(5e-4,) * 4, 3e-3)
 

@@ -17,8 +17,6 @@ from penstock.pipeline import Pipeline
 from penstock.testing.layouts import INLINE, Layout, assert_same_stream
 from penstock.testing.leaks import leaks_since, snapshot
 
-__all__ = ["check_executor"]
-
 #: far longer than anything here takes
 _PATIENCE_S = 10.0
 

@@ -42,8 +42,6 @@ from penstock.executors.parking import LockSpot
 from penstock.frames import frame_of
 from penstock.testing.clock import SeededClock, clocks
 
-__all__ = ["Deadlock", "Interleaving", "interleave"]
-
 #: who waits is told by where it was called from, not by how it waits
 _WAITING = (os.path.dirname(__file__), os.path.dirname(parking.__file__), os.path.dirname(threading.__file__))
 _open = threading.Lock()

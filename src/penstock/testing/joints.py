@@ -24,8 +24,6 @@ from penstock.plan.lengths import flow_length
 from penstock.resume.schema import opened, plain_data
 from penstock.testing.same import assert_same
 
-__all__ = ["check_joint"]
-
 #: samples that the joint gets, and the numbers of outputs after which its state is weighed
 _SAMPLES = 2000
 _WEIGHED = (500, 1000, 2000)

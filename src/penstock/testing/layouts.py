@@ -20,18 +20,6 @@ from penstock.sources.source import Flow
 from penstock.testing.interleaving import interleave
 from penstock.testing.same import assert_same, difference
 
-__all__ = [
-    "ASYNC_LAYOUTS",
-    "FEW_PROCESS_LAYOUTS",
-    "INLINE",
-    "LAYOUTS",
-    "PROCESS_LAYOUTS",
-    "Layout",
-    "Stream",
-    "assert_same_stream",
-    "sendable",
-]
-
 #: a batch that takes longer is one that never comes
 _HANGS_S = 60.0
 #: bytes that the windows of small samples fit into

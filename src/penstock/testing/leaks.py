@@ -31,8 +31,6 @@ from typing import TypeAlias
 from penstock.frames import frame_of
 from penstock.machine import children
 
-__all__ = ["Snapshot", "leaks_since", "no_leaks", "snapshot"]
-
 _Key: TypeAlias = tuple[str, int, str]  # kind, number, and what tells it from others that had its number
 Snapshot: TypeAlias = frozenset[_Key]
 

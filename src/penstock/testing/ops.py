@@ -31,8 +31,6 @@ from penstock.testing.layouts import (
 from penstock.testing.resume import check_resume
 from penstock.testing.same import difference
 
-__all__ = ["check_op"]
-
 #: about how often an op is saved and restored
 _PLACES = 8
 

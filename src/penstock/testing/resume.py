@@ -16,8 +16,6 @@ from penstock.pipeline import Pipeline
 from penstock.plan.rules import Options, make_plan
 from penstock.testing.same import assert_same, difference
 
-__all__ = ["check_resume"]
-
 #: what a state may take as JSON
 _MOST_BYTES = 10_000
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["assert_same", "difference"]
-
 
 def difference(one: Any, other: Any, at: str = "sample") -> str | None:
     """Where and how `other` differs from `one`, in words; None if they are the same.

@@ -18,8 +18,6 @@ from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, INLINE, LAYOUTS, asser
 from penstock.testing.same import assert_same, difference
 from penstock.trees import fields_of, stacked
 
-__all__ = ["check_source"]
-
 
 def check_source(source: Source | Pipeline[Any], *, most: int = 100) -> None:
     """Raise AssertionError unless `source` keeps the contract of a source.
