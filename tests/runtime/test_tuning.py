@@ -392,7 +392,9 @@ def test_a_loader_finds_more_workers_and_delivers_the_same_stream(fn):
         assert 1 < loader.stats()["stage.rest.workers"] <= 256
         workers = int(loader.stats()["stage.rest.workers"])
         at = "# " + next(step.op.where for step in loader.explain().plan.stages[0].steps)
-        assert f"    .map(rest, workers={workers})    {at}" in str(loader.explain()).splitlines()
+        assert (
+            f'    .map({fn.__name__}, workers={workers}, name="rest")    {at}' in str(loader.explain()).splitlines()
+        )
 
 
 def test_workers_of_a_number_that_became_smaller_end():
@@ -417,14 +419,22 @@ def test_workers_of_a_number_that_became_smaller_end():
 @for_each(
     "pipeline, options, code",
     [
-        (ps.from_sequence(range(4)).map(abs, workers="auto", on="process"), {}, '.map(abs, on="process", '),
-        (ps.from_sequence(range(4)).map(abs, name="first"), {"workers": "auto"}, ".loader("),
-        (ps.from_sequence(range(4)).map(abs), {"workers": "auto", "on": "process"}, '.loader(on="process", '),
+        (
+            ps.from_sequence(range(4)).map(abs, workers="auto", on="process"),
+            {},
+            '.map(abs, workers=1, on="process")',
+        ),
+        (ps.from_sequence(range(4)).map(abs, name="first"), {"workers": "auto"}, ".loader(workers=1)"),
+        (
+            ps.from_sequence(range(4)).map(abs),
+            {"workers": "auto", "on": "process"},
+            '.loader(on="process", workers=1)',
+        ),
     ],
 )
 def test_the_numbers_that_were_found_are_code_to_put_into_the_pipeline(pipeline, options, code):
     with pipeline.loader(**options) as loader:
-        assert f"    {code}workers=1)" in str(loader.explain()).splitlines()
+        assert f"    {code}" in str(loader.explain()).splitlines()
 
 
 def test_auto_is_explained_before_it_runs():

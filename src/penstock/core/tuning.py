@@ -28,6 +28,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.machine import usable_cpus
+from penstock.ops.call import CallOp
+from penstock.plan.code import call_of
 from penstock.plan.plan import Stage
 from penstock.stats.counters import StageCounters
 
@@ -397,7 +399,7 @@ def as_code(stage: Stage, workers: int) -> str:
     if op is None:
         kind = "" if stage.site.kind == "thread" else f'on="{stage.site.kind}", '
         return f".loader({kind}workers={workers})"
-    on = getattr(op, "on", None)
-    place = f', on="{on}"' if on is not None else ""
+    if not isinstance(op, CallOp):
+        return f"# {op.full_label}: workers={workers}"
     at = f"    # {op.where}" if op.where else ""
-    return f".{op.label.removesuffix(')')}{place}, workers={workers}){at}"
+    return f"{call_of(op, workers=workers)}{at}"
