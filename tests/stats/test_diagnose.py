@@ -357,6 +357,14 @@ def test_calls_that_take_much_longer_than_others_are_named_and_bridged():
     assert "Half of the calls of decode take up to 0.5 ms, and 1 in 100 takes 400 ms or more" in found.advice
 
 
+def test_the_tail_of_an_op_that_takes_next_to_no_time_is_not_blamed():
+    part = Facts("decode+batch", last_op="batch(10)", ready=8, ops=("decode", "batch"))
+    stats = counters() | stage("decode+batch", 0.3, workers=4, room=0.7)
+    stats |= op("decode+batch", "decode", 0.9, p50=0.0005, p99=0.4, longest=0.9, tail=0.8)
+    stats |= op("decode+batch", "batch", 0.05, p50=0.000005, p99=0.004, longest=0.004, tail=0.95)
+    assert "Half of the calls of decode take up to 0.5 ms" in verdict([part], stats).advice
+
+
 def test_ops_that_ride_together_are_told_apart():
     part = Facts("decode+augment", ops=("from_files", "decode", "augment"))
     stats = counters() | stage("decode+augment", 0.99) | op("decode+augment", "decode", 0.71, p99=0.02)
@@ -478,6 +486,14 @@ def test_no_more_workers_than_cores_are_advised_for_what_computes(workers):
         assert "more would not help" in found.advice or "more workers would not help" in found.advice
 
 
+@for_each("workers, many", [(1, "as many workers as"), (2, "more workers than")])
+def test_workers_that_compute_are_compared_with_the_cores_that_others_leave(workers, many):
+    stats = counters(cores=0.4) | stage("decode", 0.99, workers=workers, cpu=0.4 / workers) | busy_neighbours(2.0)
+    delays = {"stage.decode.timed_s": 1.0, "stage.decode.timed_busy_s": 0.97, "stage.decode.timed_delay_s": 0.6}
+    found = verdict([Facts("decode", kind="process")], stats | delays, cores=2)
+    assert f"it has {many} there are cores for it (1, as other programs" in found.advice
+
+
 def test_what_computes_is_known_on_a_busy_machine_too():
     # Other programs take half of the time that the two workers would need.
     stats = counters(cores=1.0) | stage("decode", 0.99, workers=2, cpu=0.5) | busy_neighbours(2.0)
@@ -579,6 +595,12 @@ def test_every_rank_has_a_line_in_the_report_and_of_many_those_that_wait_longest
 def test_no_ranks_cannot_be_merged():
     with pytest.raises(ps.PlanError, match="at least one rank"):
         ps.Diagnosis.merge([])
+
+
+@for_each("wrong", [[1], [{}], {"stages": []}, [{"stages": 3}]])
+def test_what_is_no_list_of_diagnoses_cannot_be_merged(wrong):
+    with pytest.raises(ps.PlanError, match="takes a list with the diagnosis of each rank"):
+        ps.Diagnosis.merge(wrong)
 
 
 def test_an_inline_stage_that_takes_next_to_no_time_is_not_blamed():

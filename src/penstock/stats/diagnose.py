@@ -215,7 +215,7 @@ class _Case(Figures):
 
     def _tail(self, row: StageDiagnosis) -> str:
         """Why work comes unevenly, as far as the calls that were timed tell."""
-        slow = max(row.ops, key=lambda op: op.tail_share, default=None)
+        slow = max(row.ops, key=lambda op: op.tail_share * op.share, default=None)
         if slow is None or slow.tail_share < _TAIL:
             return (
                 "Samples that take much longer than others make such waits, and so do epochs of a few batches, and "
@@ -367,9 +367,10 @@ class _Case(Figures):
         if next_limit is not None and next_limit.capacity / tightest.capacity <= best * 1.01:
             return f"More workers for it alone would not help, as {self._name(next_limit)} is nearly as slow."
         if not self.full and self.on_cpu(tightest.label):
+            many = "as many workers as" if self.workers(tightest) <= round(self.cores) else "more workers than"
             return (
-                f"It computes, and it has as many workers as there are cores for it ({self._available}), so more "
-                f"would not help.{self._delay(tightest.label)} {self._less_work(tightest.label)}"
+                f"It computes, and it has {many} there are cores for it ({self._available}), so more would not "
+                f"help.{self._delay(tightest.label)} {self._less_work(tightest.label)}"
             )
         return self._no_cores
 

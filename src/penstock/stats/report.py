@@ -16,6 +16,7 @@ __all__ = [
     "OpDiagnosis",
     "RankDiagnosis",
     "StageDiagnosis",
+    "caveat",
     "duration",
     "per_second",
     "percent",
@@ -122,6 +123,8 @@ class Diagnosis:
         All ranks go at the speed of the slowest one. So it is the diagnosis of the rank whose loop waits longest,
         with a line for each of the others. Takes what ``to_dict()`` gives too, as it comes from another process.
         """
+        if isinstance(diagnoses, (Diagnosis, Mapping)):
+            raise _no_diagnoses(diagnoses)
         return merged([one if isinstance(one, Diagnosis) else _from_dict(one) for one in diagnoses])
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,6 +165,11 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
+def caveat(seconds: float) -> str:
+    """What to add to the figures of so many seconds."""
+    return "; that is too short a time to rely on" if seconds < _SHORT_S else ""
+
+
 def merged(diagnoses: Sequence[Diagnosis]) -> Diagnosis:
     """See `Diagnosis.merge`. Pure."""
     if not diagnoses:
@@ -192,8 +200,22 @@ def merged(diagnoses: Sequence[Diagnosis]) -> Diagnosis:
     )
 
 
-def _from_dict(data: Mapping[str, Any]) -> Diagnosis:
+def _from_dict(data: Any) -> Diagnosis:
     """What `to_dict` was made of."""
+    try:
+        return _restored(data)
+    except (KeyError, TypeError, AttributeError):
+        raise _no_diagnoses(data) from None
+
+
+def _no_diagnoses(data: Any) -> PlanError:
+    return PlanError(
+        "Diagnosis.merge() takes a list with the diagnosis of each rank, or with what its to_dict() gives; it got "
+        f"{data!r:.80}"
+    )
+
+
+def _restored(data: Mapping[str, Any]) -> Diagnosis:
     stages = tuple(
         StageDiagnosis(**{**_boundless(one, "capacity"), "ops": tuple(OpDiagnosis(**op) for op in one["ops"])})
         for one in data["stages"]
@@ -283,8 +305,7 @@ def _summary(diagnosis: Diagnosis) -> str:
     text = f"{diagnosis.samples} samples in {diagnosis.seconds:.3g} s, {per_second(diagnosis.samples_per_s)}"
     if diagnosis.others >= _OTHERS:
         text += f"; other programs kept {diagnosis.others:.1f} cores busy"
-    if diagnosis.seconds < _SHORT_S:
-        text += "; that is too short a time to rely on"
+    text += caveat(diagnosis.seconds)
     if diagnosis.reuse > 1:
         text += f"; a reservoir served each {times(diagnosis.reuse)} on average"
     return text
