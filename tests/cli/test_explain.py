@@ -120,6 +120,13 @@ def test_an_exception_of_the_users_module_stays_the_users_exception(cli, project
     assert "No module named 'a_module_that_is_not_there'" in done.stderr
 
 
+def test_an_exception_that_the_standard_library_raised_is_shown_in_the_users_code(cli_here, project):
+    (project / "reads.py").write_text("import json\n\ndata = json.loads('{')\n")
+    done = cli_here("explain", "reads:data")
+    assert done.returncode == 1
+    assert "reads.py:3, in <module>" in done.stderr
+
+
 def test_a_module_that_ends_the_program_while_it_is_imported_is_named(cli, project):
     (project / "script.py").write_text("import sys\nsys.exit(3)\n")
     done = cli("explain", "script:data")

@@ -1,5 +1,7 @@
 """``penstock trace``: a trace of a pipeline that a module names."""
 
+import json
+
 import pytest
 from tests.views.test_trace import events_of, made
 
@@ -26,6 +28,13 @@ def test_it_writes_the_steps_that_were_asked_for(cli_here, project):
     assert "ui.perfetto.dev" in done.stdout
     events, _, _ = events_of(project / "run.json")
     assert made(events, "double+batch") >= 5
+
+
+def test_what_was_written_is_plain_data_too(cli_here, project):
+    done = cli_here("trace", "train:data", "-o", "run.json", "--steps", "5", "--json")
+    found = json.loads(done.stdout)
+    assert (found["output"], found["steps"]) == ("run.json", 5)
+    assert found["bytes"] == (project / "run.json").stat().st_size
 
 
 def test_a_folder_that_is_not_there_is_an_error_without_a_traceback(cli_here, project):

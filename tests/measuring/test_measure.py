@@ -215,6 +215,30 @@ def test_a_step_that_cannot_be_called_is_refused():
         ps.compare(NUMBERS, 3)
 
 
+def test_a_factor_has_no_exponent():
+    assert "5210 times" in verdict(5210.0, 1.0, 1.0).advice
+
+
+@for_each(
+    "call, says",
+    [
+        (lambda: ps.measure([1, 2]), "takes a Pipeline, got list; ps.watch"),
+        (lambda: ps.compare(5, print), "takes a Pipeline, got int"),
+        (lambda: ps.measure(NUMBERS, step=3), "measure(step=)"),
+        (lambda: ps.measure(NUMBERS, step_ms=-1), "measure(step_ms=) must be positive, got -1"),
+        (lambda: ps.measure(NUMBERS, step_ms="x"), "measure(step_ms=)"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(call, says):
+    with pytest.raises(ps.PlanError) as caught:
+        call()
+    assert says in str(caught.value)
+
+
+def test_figures_of_a_short_run_are_not_to_be_relied_on():
+    assert "too short a time to rely on" in str(ps.measure(NUMBERS.batch(4), steps=2))
+
+
 # ---------------------------------------------------------------------- loader(report_s=)
 
 

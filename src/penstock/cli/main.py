@@ -112,6 +112,7 @@ def _where(error: BaseException) -> str:
 
     ours = os.path.dirname(os.path.dirname(__file__))
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename, ours)]
+    frames = [frame for frame in frames if not _is_installed(frame.filename)] or frames
     where = [f"at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name}"] if frames else []
     lines = [*where, *getattr(error, "__notes__", ()), "--debug shows the traceback"]
     return "".join(f"\n  {line}" for line in lines)
@@ -120,6 +121,13 @@ def _where(error: BaseException) -> str:
 def _is_ours(filename: str, ours: str) -> bool:
     """Whether a frame is of this package, of how Python imports, or of no file at all."""
     return filename.startswith((ours, "<")) or f"{os.sep}importlib{os.sep}" in filename
+
+
+def _is_installed(filename: str) -> bool:
+    """Whether a frame is of the standard library, or of another package that is installed."""
+    import sysconfig
+
+    return filename.startswith(tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")))
 
 
 def _never_fail_on_a_character() -> None:

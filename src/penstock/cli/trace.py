@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from penstock.cli.explain import add_target, find_pipeline
+from penstock.cli.measure import printed
 from penstock.cli.numbers import at_least_one, not_negative, whole
 from penstock.cli.screen import Screen
 
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step-ms", type=not_negative, default=0.0, metavar="MS", help="how long a training step takes (0)"
     )
     parser.add_argument("--seed", type=whole, default=0, help="the seed of the loader (0)")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON, for programs")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,8 +47,9 @@ def run(args: argparse.Namespace) -> int:
             sleep(args.step_ms / 1e3)
     seconds, size = perf_counter() - began, os.path.getsize(args.output)
     dot = screen.glyphs.dot
-    screen.line(
+    text = (
         f"{args.output}: {args.steps} steps in {seconds:.3g} s {dot} {size / 1e6:.2g} MB {dot} "
         "open it at https://ui.perfetto.dev, or in chrome://tracing"
     )
+    printed(args, {"output": args.output, "steps": args.steps, "seconds": seconds, "bytes": size}, text)
     return 0

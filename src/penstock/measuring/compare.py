@@ -133,4 +133,5 @@ def judged(loader_per_s: float, step_per_s: float, together_per_s: float, diagno
 
 
 def _factor(margin: float) -> str:
-    return f"{margin:.2g} times" if margin >= _ALIKE else "about"
+    digits = ".2g" if margin < 10 else ".0f"
+    return f"{margin:{digits}} times" if margin >= _ALIKE else "about"

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.bar import Bar
 from penstock.checks import check_positive, whole_number
+from penstock.errors import PlanError
 from penstock.machine import memory_bytes
-from penstock.stats.report import Diagnosis, StageDiagnosis, per_second, table
+from penstock.stats.report import Diagnosis, StageDiagnosis, caveat, per_second, table
 from penstock.trees import nbytes
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class Measurement:
             [
                 f"{per_second(self.samples_per_s, ' samples')}, {per_second(self.batches_per_s, ' batches')}, "
                 f"{_bytes_per_second(self.bytes_per_s)}; the first batch came after {self.first_batch_s:.2g} s",
-                f"{self.cores:.2g} cores busy{memory}; {self.samples} samples in {self.seconds:.3g} s",
+                f"{self.cores:.2g} cores busy{memory}; {self.samples} samples in {self.seconds:.3g} s"
+                + caveat(self.seconds),
                 "",
                 *table(self.diagnosis),
                 "",
@@ -95,7 +97,15 @@ def measure(
     >>> found.batches, found.samples, round(found.bytes_per_s / found.samples_per_s)
     (20, 200, 32)
     """
+    if not callable(getattr(pipeline, "loader", None)):
+        raise PlanError(
+            f"this takes a Pipeline, got {type(pipeline).__name__}; ps.watch() says how long a loop waits for any "
+            "other loader"
+        )
+    if step is not None and not callable(step):
+        raise PlanError(f"measure(step=) takes a function that is called with each batch, got {step!r}")
     check_positive(seconds, "measure(seconds=)")
+    check_positive(step_ms or None, "measure(step_ms=)")
     most = 2**62 if steps is None else whole_number(steps, "measure(steps=)", least=2)
     bar = Bar("measuring", progress)
     with pipeline.loader(**loader_options) as loader:

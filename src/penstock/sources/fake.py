@@ -66,7 +66,7 @@ def _is_leaf(spec: Any) -> bool:
         isinstance(spec, (tuple, list))
         and len(spec) == 2
         and isinstance(spec[0], (tuple, list))
-        and all(isinstance(size, (int, np.integer)) for size in spec[0])
+        and all(isinstance(size, (int, np.integer)) and size >= 0 for size in spec[0])
         and not isinstance(spec[1], (tuple, list, Mapping))
     )
 
