@@ -184,3 +184,13 @@ def test_what_was_saved_and_is_no_number_of_draws_is_refused(field, wrong):
     saved[field] = {**saved[field], "a": wrong} if isinstance(saved[field], dict) else wrong
     with pytest.raises(StateMismatch):
         fresh().restore(saved, [0, 1])
+
+
+@for_each("field", ["next", "began", "drawn"])
+def test_draws_that_the_weights_cannot_give_are_refused(field):
+    shares = Shares(["a", "b"], [Fraction(1), Fraction(2)], key=3)
+    shares.draw(7, available=lambda number: 5)
+    saved = shares.save()
+    saved[field] = {"a": 2, "b": 1 << 30} if field == "drawn" else 1 << 30
+    with pytest.raises(StateMismatch, match="weights cannot give"):
+        Shares(["a", "b"], [Fraction(1), Fraction(2)], key=3).restore(saved, [0, 1])

@@ -21,6 +21,7 @@ from math import gcd, lcm
 from typing import Any
 
 from penstock.checks import saved_number
+from penstock.errors import StateMismatch
 from penstock.randomness import derive
 
 #: turns that are planned, and among which one is chosen
@@ -85,6 +86,15 @@ class Turns:
     def planned(self) -> list[int]:
         """With `drawn`, all it takes to go on from here."""
         return [number for number, _, _ in self._plan]
+
+    @property
+    def fair(self) -> bool:
+        """Whether each has had its share, rounded down or up: always, unless it was given other numbers."""
+        shares = [weight * self.count for weight in self.weights]
+        return all(
+            share // self.total <= done <= -(-share // self.total)
+            for share, done in zip(shares, self.drawn, strict=True)
+        )
 
     def peek(self) -> int:
         """Whose turn is next."""
@@ -264,6 +274,8 @@ class Shares:
             [_count(since[name]) for name in turn_of],
             [turn_of[name] for name in saved["ahead"]],
         )
+        if not self.turns.fair or self.began + self.turns.count != self.next:
+            raise StateMismatch("the state is damaged: it counts draws of mix() that its weights cannot give")
         return True
 
 
