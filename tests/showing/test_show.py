@@ -228,5 +228,6 @@ def test_a_loader_and_its_diagnosis_show_where_the_time_goes():
     html = parsed(found._repr_html_())
     assert "training loop" in html.text
     assert found.advice in html.text
+    assert found._repr_html_().count("display:inline-flex;width:160px") == 2
     assert "rank 1" not in html.text
     assert "rank 1" in parsed(ps.Diagnosis.merge([found, found])._repr_html_()).text

@@ -24,7 +24,9 @@ def escaped(text: Any) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
     """A table of cells that are HTML."""
     said = f'<caption style="text-align:left;opacity:0.75">{escaped(caption)}</caption>' if caption else ""
-    top = "".join(f'<th scope="col" style="{_CELL};font-weight:600">{escaped(name)}</th>' for name in head)
+    top = "".join(
+        f'<th scope="col" style="{_CELL};font-weight:600;white-space:nowrap">{escaped(name)}</th>' for name in head
+    )
     body = "".join("<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row) + "</tr>" for row in rows)
     whole = "border-collapse:collapse;margin:0.3em 0"
     return f'<table style="{whole}">{said}<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>'
@@ -53,7 +55,7 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         rows.append(
             (
                 f"<strong>{name}</strong>" if stage.label == diagnosis.limiting else name,
-                f"{stage.workers} {escaped(stage.on)}",
+                f"{stage.workers}&nbsp;{escaped(stage.on)}",
                 _bar(shares),
                 escaped(per_second(stage.capacity)),
                 "<br>".join(
@@ -81,7 +83,10 @@ def _bar(shares: Sequence[float]) -> str:
         f"{name} {percent(share)}" for name, share in zip(("working", "input", "room"), shares, strict=True)
     )
     parts = "".join(
-        f'<span style="display:inline-block;height:0.8em;width:{share * 160:.0f}px;background:{colour}"></span>'
+        f'<span style="height:0.8em;width:{share:.1%};background:{colour}"></span>'
         for share, colour in zip(shares, _COLOURS, strict=True)
     )
-    return f'<span role="img" aria-label="{escaped(said)}" title="{escaped(said)}">{parts}</span>'
+    one_line = "display:inline-flex;width:160px"  # a narrow cell would put the parts below each other
+    return (
+        f'<span role="img" aria-label="{escaped(said)}" title="{escaped(said)}" style="{one_line}">{parts}</span>'
+    )
