@@ -66,6 +66,17 @@ def test_an_output_that_cannot_show_blocks_gets_plain_characters():
     assert Screen.of(terminal("ascii"), {}).bar(1, 3, "green") == "\x1b[32m###\x1b[0m"
 
 
+@for_each("width, longest", [(45, 45), (80, 80), (300, 100)])
+def test_sentences_are_wrapped_at_words_on_a_terminal_and_nowhere_else(width, longest, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    words = "word " * 60
+    for out, lines in ((terminal(), -(-300 // longest)), (io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), 1)):
+        Screen.of(out, {}).say(words.strip(), "")
+        written = out.buffer.getvalue().decode().splitlines()
+        assert len(written) == lines
+        assert lines == 1 or max(map(len, written)) <= longest
+
+
 def test_the_cursor_comes_back_when_the_block_fails():
     out = io.StringIO()
 

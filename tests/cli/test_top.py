@@ -160,6 +160,16 @@ def test_a_narrow_screen_without_unicode_still_shows_names_and_advice(loader):
     assert "2 -> 4 workers" in text
 
 
+def test_on_a_screen_too_narrow_for_the_table_the_verdict_can_be_read(loader, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    shot = loader._dashboard.feed.snapshot()
+    shot["verdict"] |= {"advice": "decode limits: " + "its workers are at work all of the time, " * 5}
+    text = io.StringIO()
+    verdict = [line for line in board(Screen.of(text), shot) if "at work" in line]
+    assert len(verdict) == 5
+    assert max(map(len, verdict)) <= 40
+
+
 @for_each("width", [60, 75, 76, 80, 100])
 def test_no_line_is_wider_than_the_screen_and_none_has_an_escape_of_the_users(width, loader):
     shot = loader._dashboard.feed.snapshot()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,8 +36,8 @@ def board(screen: Screen, shot: Mapping[str, Any]) -> list[str]:
     ]
     figures += [f"{shot[key]:.0f} {words}" for key, words in _RARE.items() if shot[key]]
     lines = [f"{screen.paint(title, 'bold')}  {head}"]
-    lines += textwrap.wrap(separator.join(figures), screen.width)
-    lines += ["", *(screen.paint(line, "bold") for line in textwrap.wrap(advice, screen.width))]
+    lines += screen.wrapped(separator.join(figures))
+    lines += ["", *(screen.paint(line, "bold") for line in screen.wrapped(advice))]
     names = ("", "workers", "time".ljust(time), "ready".ljust(ready + 5), "could do")
     lines += ["", screen.paint(_row(screen, False, *names), "dim")]
     lines += [_stage(screen, stage) for stage in shot["stages"]]

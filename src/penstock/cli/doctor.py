@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         screen.line(f"{screen.paint(f'{name:<16}', 'bold')} {value}")
     screen.line()
     for line in advised or ["Nothing to fix."]:
-        screen.line(screen.paint(f"* {line}" if advised else line, "yellow" if advised else "green"))
+        screen.say(f"* {line}" if advised else line, "yellow" if advised else "green")
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.explain import add_target, find_pipeline
@@ -71,6 +70,7 @@ def printed(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
     screen = Screen.of()
     for number, line in enumerate(text.replace("→", screen.glyphs.arrow).splitlines()):
         colour = "bold" if number == 0 else "yellow" if line.startswith(">") else ""
-        sentences = screen.live and line[:1].isalnum()
-        for part in textwrap.wrap(line, screen.width) if sentences else [line]:
-            screen.line(screen.paint(part, colour) if colour else part)
+        if line[:1].isalnum():
+            screen.say(line, colour)
+        else:
+            screen.line(screen.paint(line, colour))

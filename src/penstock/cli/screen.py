@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
@@ -42,29 +43,41 @@ _ASCII = Glyphs("#", ".", "#", "-", ".", "-", "x", "->")
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Where a command writes. ``live``: escapes are understood. ``width``: columns to use."""
+    """Where a command writes. ``live``: escapes are understood. ``width``: columns that a table may take."""
 
     out: TextIO
     live: bool
     width: int
     glyphs: Glyphs
+    #: columns for sentences: no more than the terminal has, where tables need more than that
+    columns: int = 100
 
     @classmethod
     def of(cls, out: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> Screen:
         """The screen behind ``out`` (standard output), as its user has set it up."""
         out = out or sys.stdout
         live = out.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-        width = max(60, min(100, shutil.get_terminal_size((80, 24)).columns))
+        columns = shutil.get_terminal_size((80, 24)).columns
+        width = max(60, min(100, columns))
         unicode = (out.encoding or "").lower().replace("-", "") == "utf8"
-        return cls(out, live, width, _UNICODE if unicode else _ASCII)
+        return cls(out, live, width, _UNICODE if unicode else _ASCII, max(20, columns))
 
     def line(self, text: str = "") -> None:
         """One finished line, visible at once."""
         print(text, file=self.out, flush=True)
 
+    def wrapped(self, text: str) -> list[str]:
+        """A sentence or more as lines, none wider than the screen."""
+        return textwrap.wrap(text, min(self.width, self.columns))
+
+    def say(self, text: str, colour: str) -> None:
+        """A finished sentence: wrapped at words on a terminal, one line for a program or a file."""
+        for part in self.wrapped(text) if self.live else [text]:
+            self.line(self.paint(part, colour))
+
     def paint(self, text: str, colour: str) -> str:
-        """``text`` in a colour, or as it is where there are none."""
-        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.live and text else text
+        """``text`` in a colour, if it is to have one, or as it is where there are none."""
+        return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.live and text and colour else text
 
     def bar(self, share: float, width: int, colour: str) -> str:
         """``share`` of ``width`` columns filled; eighths of a column where the font has them."""
