@@ -367,9 +367,8 @@ class _Case(Figures):
         if next_limit is not None and next_limit.capacity / tightest.capacity <= best * 1.01:
             return f"More workers for it alone would not help, as {self._name(next_limit)} is nearly as slow."
         if not self.full and self.on_cpu(tightest.label):
-            many = "as many workers as" if self.workers(tightest) <= round(self.cores) else "more workers than"
             return (
-                f"It computes, and it has {many} there are cores for it ({self._available}), so more would not "
+                f"It computes, and there are no cores for more workers ({self._available}), so more would not "
                 f"help.{self._delay(tightest.label)} {self._less_work(tightest.label)}"
             )
         return self._no_cores
@@ -403,9 +402,9 @@ class _Case(Figures):
         """The cores that this run may keep busy, and why not more."""
         quota, others = self.allowed.quota, self.period.others
         if quota is not None and quota <= self.cores:
-            return f"{quota:.3g}, which is the CPU quota of the cgroup"
+            return f"{quota:.3g} for it, which is the CPU quota of the cgroup"
         taken = f", as other programs keep {others:.1f} busy" if others >= _OTHERS else ""
-        return f"{self.cores:.2g}{taken}"
+        return f"{self.cores:.2g} for it{taken}"
 
     @property
     def _no_cores(self) -> str:

@@ -249,7 +249,7 @@ class Figures:
             return 1.0
         return max(self.cores / used, 1.0) if used else inf
 
-    def most_workers(self, label: str, workers: int, others: bool = False) -> int:
+    def most_workers(self, label: str, workers: int) -> int:
         """The most workers that make sense: for a stage that computes, no more than there are cores."""
         per_worker = max(self.cores_per_worker(label), 1.0)
         return max(int(self.cores / per_worker + 0.5), workers) if self.on_cpu(label) else 1 << 30
