@@ -169,11 +169,14 @@ def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match=r"lengths \['2', '3'\] does not say how many samples"):
         ps.evaluate(uneven, lambda batch: 1.0)
     assert ps.evaluate(uneven, lambda batch: 1, "sum") == 2
+    with pytest.raises(ps.PlanError, match="evaluate reads one epoch, and that of this pipeline is endless"):
+        ps.evaluate(batches().repeat(), len)
 
 
 def test_an_error_of_the_function_arrives_as_itself():
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as caught:
         ps.evaluate(batches(), lambda batch: 1 / 0)
+    assert "map(lambda) at test_evaluation.py:" in caught.value.__notes__[0]
 
 
 # ---------------------------------------------------------------------- the bar

@@ -22,6 +22,7 @@ from penstock.bar import Bar
 from penstock.errors import PlanError
 from penstock.ops.op import Effect
 from penstock.pipeline import Pipeline
+from penstock.plan.lengths import check_ends
 from penstock.tensors import is_tensor, on_host
 from penstock.trees import fields_of, rebuilt
 
@@ -58,6 +59,7 @@ def evaluate(
     """
     if reduce not in _REDUCTIONS:
         raise PlanError(f"evaluate: reduce is one of {', '.join(_REDUCTIONS)}, got {reduce!r}")
+    check_ends(pipeline, "evaluate")
     weighed = _Weighed(
         fn, (weight or (_samples if _makes_batches(pipeline) else _one)) if reduce == "mean" else _one
     )
@@ -85,8 +87,9 @@ class _Weighed:
     weight: Callable[[Any], float]
 
     @property
-    def __name__(self) -> str:
-        return getattr(self.fn, "__name__", type(self.fn).__name__)
+    def __wrapped__(self) -> Callable[[Any], Any]:
+        """What messages name."""
+        return self.fn
 
     def __call__(self, batch: Any) -> tuple[float, Any]:
         return self.weight(batch), self.fn(batch)

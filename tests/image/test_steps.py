@@ -201,6 +201,7 @@ def test_what_is_no_image_is_refused_by_the_name_of_the_step(step, random):
         (lambda: ps.image.random_resized_crop(3, ratio=(2, 1)), "ratio is"),
         (lambda: ps.image.flip(2), "p is a probability"),
         (lambda: ps.image.normalize([1], [1, 2]), "one value for each channel"),
+        (lambda: ps.image.normalize(0.5, 0.5), r"lists, got 0.5 and 0.5; for one channel: \[0.5\]"),
         (lambda: ps.image.normalize([1], [0]), "std is above 0"),
         (lambda: ps.image.normalize(layout="WHC"), "layout is"),
     ],

@@ -109,6 +109,7 @@ def test_types_are_said_or_those_of_the_first_file(tmp_path):
 def test_delimiters_and_files_without_a_header(tmp_path):
     path = write(tmp_path / "a.tsv", b"1\tx\n2\ty\n")
     assert list(ps.from_csv(path, names=["n", "s"], delimiter="\t")) == [{"n": 1, "s": "x"}, {"n": 2, "s": "y"}]
+    assert ps.from_csv(path, names=["n", "s"]).peek() == [{"n": 1, "s": "x"}]  # the name says that it has tabs
     for delimiter in ("", "\t\t", '"', "é"):
         with pytest.raises(ps.PlanError, match="delimiter="):
             ps.from_csv(path, delimiter=delimiter)

@@ -42,6 +42,15 @@ def test_labels_do_not_depend_on_the_pattern(folder):
     assert [sample["label"] for sample in data] == [2, 2, 2]
 
 
+def test_a_pattern_with_braces_is_one_sorted_listing_with_each_file_once(folder):
+    for name in ("dog/1.jpg", "cat/9.jpeg", "cat/notes.txt"):
+        (folder / name).write_bytes(b"x")
+    pattern = "**/*.{png,jpg,jpeg,jp*}"
+    paths = [sample["path"] for sample in ps.from_folder(folder, pattern=pattern, read=False)]
+    assert paths == sorted(paths)
+    assert [os.path.splitext(path)[1] for path in paths].count(".png") == len(paths) - 2 == 9
+
+
 def test_fields_that_are_not_wanted_are_left_out(folder):
     assert set(ps.from_folder(folder).peek()[0]) == {"image", "label", "path"}
     assert set(ps.from_folder(folder, read=False).peek()[0]) == {"label", "path"}

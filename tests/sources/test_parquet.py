@@ -390,3 +390,17 @@ def test_a_read_over_many_record_batches_looks_at_its_file_once(tmp_path, monkey
     monkeypatch.setattr(TableShard, "check", lambda shard: looks.append(shard))
     assert [row["n"] for row in source.read(np.array([39, 0, 20, 7]))] == [39, 0, 20, 7]
     assert len(looks) == 1
+
+
+def test_lists_of_one_length_and_tensors_are_arrays_beside_nulls_too():
+    lists = pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2))
+    flags = pa.array([[True, False], None, [False, True]], pa.list_(pa.bool_(), 2))
+    tensors = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.bool_(), [2, 1]), flags)
+    swapped = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int32(), [2, 1], permutation=[1, 0]), lists)
+    table = pa.table({"list": lists, "mask": tensors, "swapped": swapped})
+    for rows in (list(ps.from_arrow(table)), list(ps.from_arrow(pa.concat_tables([table, table]).slice(3)))):
+        assert rows[1] == {"list": None, "mask": None, "swapped": None}
+        assert [rows[2][name].tolist() for name in table.column_names] == [[3, 4], [[False], [True]], [[3, 4]]]
+        assert (rows[0]["list"].dtype, rows[0]["mask"].dtype) == (np.int32, bool)
+    batch = next(iter(ps.from_arrow(table, indices=[2, 0]).batch(2)))
+    assert [batch[name].shape for name in table.column_names] == [(2, 2), (2, 2, 1), (2, 1, 2)]

@@ -54,6 +54,10 @@ SAMPLES = {
         {"a.npy": b"y", "A": 2**70, "a/b": [], "%": 1j, "_0": ()},
     ],
     "varied": [{}, {}, {}],
+    "tensors": [
+        {"mask": np.eye(3, dtype=bool), "maybe": None if n % 2 else np.full((2, 3), n), "boxes": np.zeros((0, 4))}
+        for n in range(7)
+    ],
     "scalars": [np.float64(1.5), np.float64(2.5)],
     "nothing": [],
 }  # fmt: skip
@@ -432,3 +436,12 @@ def test_the_command_line_says_what_is_wrong(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "penstock write: write(shard_size=) takes" in done.stderr
+
+
+def test_what_never_ends_and_a_url_are_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(ps.PlanError, match=r"write reads one epoch.*endless.*take\(n\)"):
+        ps.from_sequence([1]).repeat().write(tmp_path / "a")
+    with pytest.raises(ps.PlanError, match=r"'s3://bucket/a' is a URL"):
+        ps.from_sequence([1]).write("s3://bucket/a")
+    assert not list(tmp_path.iterdir())
+    assert not Path("s3:").exists()

@@ -102,13 +102,15 @@ def column_of(array: Any) -> Column:
     if _is_view(kind):
         return column_of(array.cast(_plain(kind)))  # rows of a view cannot be taken in any order
     if isinstance(kind, arrow().FixedShapeTensorType):
-        return _Tensors(array)
+        return _tensors(array)
     if isinstance(kind, arrow().BaseExtensionType):
         return column_of(array.storage)
     if _is_number(kind):
         return _Numbers(array)
-    if _is_list(kind) and _is_number(kind.value_type) and not array.values.null_count:
-        return _FixedLists(array) if types.is_fixed_size_list(kind) else _Lists(array)
+    if types.is_fixed_size_list(kind) and _is_number(kind.value_type) and not array.flatten().null_count:
+        return _FixedLists(array, (kind.list_size,))
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _Lists(array) if _is_number(kind.value_type) and not array.values.null_count else Column(array)
     if types.is_struct(kind):
         return _Structs(array)
     return Column(array)
@@ -141,11 +143,6 @@ def _is_view(kind: Any) -> bool:
 def _plain(kind: Any) -> Any:
     pa = arrow()
     return pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
-
-
-def _is_list(kind: Any) -> bool:
-    types = arrow().types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 class Column:
@@ -221,10 +218,19 @@ def _zero(kind: Any) -> Any:
     return pa.scalar(False) if pa.types.is_boolean(kind) else pa.scalar(0).cast(kind)
 
 
-class _Rows(Column):
-    """Rows of one shape: an array with a row for each."""
+class _FixedLists(Column):
+    """Lists of one length: an array with a row of one shape for each."""
 
-    values: NDArray[Any]
+    def __init__(self, array: Any, shape: tuple[int, ...], order: tuple[int, ...] = ()) -> None:
+        super().__init__(array)
+        # What a null has in its place is left out of this.
+        there = array.flatten().to_numpy(zero_copy_only=False).reshape(len(array) - array.null_count, *shape)
+        if order:
+            there = there.transpose(0, *(1 + axis for axis in order))
+        self.values: NDArray[Any] = there
+        if self.valid is not None:
+            self.values = np.zeros((len(array), *there.shape[1:]), there.dtype)
+            self.values[self.valid] = there
 
     def rows(self, numbers: Numbers) -> list[Any]:
         return self._with_nulls(list(self._block(numbers)), numbers)
@@ -237,22 +243,10 @@ class _Rows(Column):
         return found.copy() if isinstance(numbers, range) else found
 
 
-class _Tensors(_Rows):
-    """Arrow's tensors of a fixed shape."""
-
-    def __init__(self, array: Any) -> None:
-        super().__init__(array)
-        self.values = array.to_numpy_ndarray()
-
-
-class _FixedLists(_Rows):
-    """Lists of one length."""
-
-    def __init__(self, array: Any) -> None:
-        super().__init__(array)
-        length = array.type.list_size
-        inner = array.values.slice(array.offset * length, len(array) * length)
-        self.values = inner.to_numpy(zero_copy_only=False).reshape(len(array), length)
+def _tensors(array: Any) -> Column:
+    """Arrow's tensors of a fixed shape. Its own way to numpy gives neither nulls nor truth values."""
+    kind = array.type
+    return _FixedLists(array.storage, tuple(kind.shape), tuple(kind.permutation or ()))
 
 
 class _Lists(Column):

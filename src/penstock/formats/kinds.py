@@ -76,7 +76,8 @@ def kind_of(value: Any) -> str:
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.char in _DTYPES and value.dtype.isnative:
         if isinstance(value, np.generic):
             return f"number {value.dtype}"
-        if type(value) in (np.ndarray, np.memmap) and value.ndim:
+        # Parquet gives back no lists of the length 0, as the values of an empty array of several dimensions are.
+        if type(value) in (np.ndarray, np.memmap) and (value.ndim == 1 or value.size):
             return " ".join(["array", str(value.dtype), *map(str, value.shape)])
     return "tree"
 

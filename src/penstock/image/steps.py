@@ -9,7 +9,7 @@ Sizes are ``(height, width)``, or one number for both.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -208,6 +208,8 @@ def normalize(
     >>> normalize([0.5], [0.5])(np.array([[0, 255]], np.uint8)).tolist()
     [[-1.0, 1.0]]
     """
+    if not isinstance(mean, Iterable) or not isinstance(std, Iterable):
+        raise PlanError(f"normalize: mean and std are lists, got {mean!r} and {std!r}; for one channel: [0.5]")
     if len(mean) != len(std) or not len(mean):
         raise PlanError(f"normalize: mean and std have one value for each channel, got {len(mean)} and {len(std)}")
     if not all(value > 0 for value in std):

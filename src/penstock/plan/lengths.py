@@ -36,6 +36,14 @@ def lengths(flow: Flow) -> list[Length]:
     return lengths
 
 
+def check_ends(flow: Flow, what: str) -> None:
+    """Refuse a pipeline that `what` would read for ever."""
+    if flow_length(flow) == math.inf:
+        raise PlanError(
+            f"{what} reads one epoch, and that of this pipeline is endless; give repeat() a number, or use take(n)"
+        )
+
+
 def known_length(flow: Flow) -> int:
     """The number of samples or batches per epoch; an error that says why where it is not known."""
     length = flow_length(dealt(flow, world_now()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PlanError
 from penstock.pipeline import Pipeline
 from penstock.readers.paths import files_of, is_stream, names_of, or_packed, refuse_stream
+from penstock.storage.paths import without_query
 
 if TYPE_CHECKING:
     from penstock.errors import OnError
@@ -95,7 +96,7 @@ def from_csv(
     columns: Sequence[str] | None = None,
     types: Mapping[str, Any] | None = None,
     names: Sequence[str] | None = None,
-    delimiter: str = ",",
+    delimiter: str | None = None,
     indices: Iterable[int] | None = None,
     index: Where = None,
     on_error: OnError = "raise",
@@ -105,8 +106,9 @@ def from_csv(
 
     Types are worked out from the first megabyte of the first file, and hold for all files; ``types`` says them, as
     ``{"label": "int32", "id": "string"}``. Values are as those of `from_parquet`. ``columns`` are the ones to read,
-    ``names`` the columns of files without a header. Plain files are indexed, so any record can be read alone.
-    Compressed files (``.gz``, ``.zst``) are streams of one shard per file.
+    ``names`` the columns of files without a header. ``delimiter`` is a tab for ``.tsv`` files, or else a comma.
+    Plain files are indexed, so any record can be read alone. Compressed files (``.gz``, ``.zst``) are streams of
+    one shard per file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -118,6 +120,8 @@ def from_csv(
     from penstock.sources.csv import CsvSource, CsvStream, Dialect
 
     paths = files_of(files, "from_csv", storage_options, or_packed(".csv", ".tsv"))
+    if delimiter is None:
+        delimiter = "\t" if without_query(paths[0]).lower().endswith(or_packed(".tsv")) else ","
     dialect = Dialect(delimiter, names_of(names, "from_csv"), names_of(columns, "from_csv"), types or {})
     if not is_stream(paths, "from_csv"):
         return Pipeline(CsvSource(paths, dialect, indices, index, on_error, storage_options))

@@ -42,7 +42,9 @@ class FolderSource(ChosenSource):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if labels not in ("folder", None):
-            raise PlanError(f"from_folder: labels= is 'folder' or None, got {labels!r}")
+            raise PlanError(
+                f"from_folder: labels= is 'folder' or None, got {labels!r}; for others use labels=None and map()"
+            )
         folder = os.fsdecode(path)
         self.listing = Listing.of_folder(
             folder, pattern, storage_options, manifest, lambda: folders(folder, storage_options)

@@ -74,7 +74,7 @@ class _Environment:
 
 
 def _environment(path: str) -> _Environment:
-    key = os.getpid(), os.path.realpath(path)
+    key = os.getpid(), os.path.realpath(_data(path))
     with _lock:
         reference = _open.get(key)
         found = None if reference is None else reference()

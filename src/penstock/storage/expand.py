@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import groupby
 from typing import Any
 
 from penstock.errors import PlanError
@@ -49,11 +51,15 @@ def listed(folder: str, pattern: str = ALL, options: Options = None) -> list[str
 def walked(folder: str, pattern: str = ALL, options: Options = None) -> Iterator[bytes]:
     """As `listed`, one by one and in bytes: a million names need not be Python strings at once."""
     here = local(folder)
+    patterns = braced(pattern)
     if here is not None:
-        return disk.walk(here or ".", pattern)
+        # Each walk is in order, and a name that fits several patterns is there once.
+        walks = [disk.walk(here or ".", one) for one in patterns]
+        return walks[0] if len(walks) == 1 else (name for name, _ in groupby(merge(*walks)))
     below = objects.names_below if scheme_of(folder) in objects.SCHEMES else systems.names_below
-    match = matcher(pattern)
-    names = (name for name in below(folder, options) if match(name) and not name.endswith("/"))
+    matches = [matcher(one) for one in patterns]
+    fits = matches[0] if len(matches) == 1 else lambda name: any(match(name) for match in matches)
+    names = (name for name in below(folder, options) if fits(name) and not name.endswith("/"))
     return iter(sorted(os.fsencode(name) for name in names))
 
 

@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
 
+from penstock import storage
 from penstock.bar import Bar
 from penstock.core.budget import parse_bytes
 from penstock.errors import LengthUnknown, PenstockError, PlanError, StateMismatch
 from penstock.lazy import named
+from penstock.plan.lengths import check_ends
 from penstock.program.failure import take_note
+from penstock.sources.source import Flow
 from penstock.writers.writer import State, Writer
 
 __all__ = ["FORMATS", "Written", "write"]
@@ -45,7 +48,7 @@ class Written:
     skipped: int = 0
 
 
-class Runnable(Protocol):
+class Runnable(Flow, Protocol):
     """A pipeline, as far as a writer knows one."""
 
     @property
@@ -91,6 +94,11 @@ def write(
     if format not in FORMATS:
         raise PlanError(f"write(format=) takes {', '.join(map(repr, FORMATS))}, got {format!r}")
     size = _Size.of(shard_size)
+    check_ends(pipeline, "write")
+    if storage.local(os.fspath(path)) is None:
+        raise PlanError(
+            f"write: {path!r} is a URL, and write() makes local files; write to a folder and upload that"
+        )
     folder = os.path.abspath(os.fspath(path))
     writer: Writer = named(FORMATS[format])(folder)
     try:
