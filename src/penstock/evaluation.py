@@ -1,7 +1,8 @@
 """evaluate: a function over all batches of a pipeline, in parallel, and its results as one.
 
 What may be relied on: results are put together in the order of the batches, so that the outcome does not depend on
-the number of workers. A sum of float numbers is exact and then rounded once (``math.fsum``). A sum of float arrays
+the number of workers. A sum of float numbers
+is exact and then rounded once (``math.fsum``). A sum of float arrays
 is a compensated one in float64 (Neumaier's). Sums of integers are exact for numbers, and have 64 bits for arrays.
 In a mean each batch counts by its number of samples, so that a short last batch has its right share.
 """
@@ -64,7 +65,7 @@ def evaluate(
         fn, (weight or (_samples if _makes_batches(pipeline) else _one)) if reduce == "mean" else _one
     )
     run = pipeline.map(weighed) if in_workers else pipeline
-    total = _REDUCTIONS[reduce]()
+    total = _Total(reduce)
     with run.loader(**{"epochs": 1, **loader_options}) as loader:
         batches: Iterable[Any] = _with_bar(loader) if progress else loader
         for batch in batches:
@@ -143,8 +144,10 @@ def _length(leaf: Any) -> int | None:
 class _Total:
     """A tree of leaves that are put together, of the shape that the first result has."""
 
-    def __init__(self) -> None:
+    def __init__(self, reduce: str) -> None:
         self.count = 0
+        self._leaf = _REDUCTIONS[reduce]
+        self._weights: list[float] | None = [] if reduce == "mean" else None
         self._like: Any = None
         self._leaves: dict[tuple[Any, ...], Any] = {}
 
@@ -153,7 +156,7 @@ class _Total:
         found = dict(_paths(tree))
         if not self.count:
             self._like = tree
-            self._leaves = {path: self.leaf(value) for path, value in found.items()}
+            self._leaves = {path: self._leaf() for path in found}
         elif found.keys() != self._leaves.keys():
             raise ValueError(
                 f"evaluate: batch {self.count} gave the fields {_shown(found)}, and the first one "
@@ -165,18 +168,21 @@ class _Total:
             except ValueError as exc:
                 raise ValueError(f"evaluate: {_shown([path])} of batch {self.count}: {exc}") from exc
         self.count += 1
+        if self._weights is not None:
+            self._weights.append(weight)
 
     def result(self) -> Any:
-        return self._rebuilt(self._like, ())
+        whole = None if self._weights is None else math.fsum(self._weights)
+        if whole == 0:
+            raise ValueError("evaluate: all batches together count 0, so there is no mean")
+        return self._rebuilt(self._like, (), whole)
 
-    def _rebuilt(self, like: Any, path: tuple[Any, ...]) -> Any:
+    def _rebuilt(self, like: Any, path: tuple[Any, ...], whole: float | None) -> Any:
         fields = fields_of(like)
         if fields is None:
-            return self._leaves[path].result()
-        return rebuilt(like, {name: self._rebuilt(value, (*path, name)) for name, value in fields.items()})
-
-    def leaf(self, first: Any) -> Any:
-        raise NotImplementedError
+            found = self._leaves[path].result()
+            return found if whole is None else found / whole
+        return rebuilt(like, {name: self._rebuilt(value, (*path, name), whole) for name, value in fields.items()})
 
 
 def _paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -205,97 +211,53 @@ def _values(value: Any) -> Any:
     return array.item() if array.ndim == 0 else array
 
 
-class _NumberSum:
-    """Floats by math.fsum, integers exactly."""
+class _Sum:
+    """Numbers by math.fsum, integers exactly; arrays of floats with what rounding loses, of integers in 64 bits."""
 
     def __init__(self) -> None:
-        self._parts: list[Any] = []
+        self._shape: tuple[int, ...] | None = None
+        self._numbers: list[Any] = []
+        #: the sum of arrays, and what rounding has lost
+        self._array: Any = 0
+        self._lost: Any = 0.0
 
     def add(self, weight: float, value: Any) -> None:
         value = _values(value)
-        if isinstance(value, np.ndarray):
+        shape = np.shape(value)
+        self._shape = shape if self._shape is None else self._shape
+        if shape != self._shape:
+            first = f"that of the first was {self._shape}" if self._shape else "the first was a single number"
             raise ValueError(
-                f"its shape is {value.shape}, and the first was a single number; return one value for the batch, "
-                "or use reduce='concat' for one row per sample"
+                f"its shape is {shape}, and {first}; return one value for the batch, or use reduce='concat' for "
+                "one row per sample"
             )
-        self._parts.append(value * weight)
+        if not shape:
+            self._numbers.append(value * weight)
+            return
+        whole = value.dtype.kind != "f" and isinstance(weight, int)
+        with np.errstate(invalid="ignore"):  # infinity - infinity
+            value = np.multiply(value, weight, dtype=np.int64 if whole else np.float64)
+            total = self._array + value
+            if total.dtype == np.float64:
+                larger = np.abs(self._array) >= np.abs(value)
+                self._lost += np.where(larger, (self._array - total) + value, (value - total) + self._array)
+        self._array = total
 
     def result(self) -> Any:
-        if not any(isinstance(part, float) for part in self._parts):
-            return sum(self._parts)
+        if self._shape:
+            if self._array.dtype != np.float64:
+                return self._array
+            # Beyond a sum that is infinite or not a number nothing can be added.
+            return np.where(np.isfinite(self._array), self._array + self._lost, self._array)
+        if not any(isinstance(number, float) for number in self._numbers):
+            return sum(self._numbers)
         try:
-            return math.fsum(self._parts)
+            return math.fsum(self._numbers)
         except ValueError:  # infinities of both signs
             return math.nan
 
 
-class _ArraySum:
-    """Arrays of floats with what rounding has lost; arrays of integers in 64 bits."""
-
-    def __init__(self, first: Any) -> None:
-        self._sum = np.zeros(first.shape, np.float64 if first.dtype.kind == "f" else np.int64)
-        self._lost = np.zeros(first.shape, np.float64)
-
-    def add(self, weight: float, value: Any) -> None:
-        value = _values(value)
-        if np.shape(value) != self._sum.shape:
-            raise ValueError(
-                f"its shape is {np.shape(value)}, and that of the first was {self._sum.shape}; return one value "
-                "for the batch, or use reduce='concat' for one row per sample"
-            )
-        if value.dtype.kind == "f" or not isinstance(weight, int):
-            self._sum = self._sum.astype(np.float64, copy=False)
-        with np.errstate(invalid="ignore"):  # infinity - infinity
-            value = np.multiply(value, weight, dtype=self._sum.dtype)
-            total = self._sum + value
-            if total.dtype == np.float64:
-                larger = np.abs(self._sum) >= np.abs(value)
-                self._lost += np.where(larger, (self._sum - total) + value, (value - total) + self._sum)
-        self._sum = total
-
-    def result(self) -> Any:
-        if self._sum.dtype != np.float64:
-            return self._sum
-        # Beyond a sum that is infinite or not a number nothing can be added.
-        return np.where(np.isfinite(self._sum), self._sum + self._lost, self._sum)
-
-
-class _Sum(_Total):
-    def leaf(self, first: Any) -> Any:
-        value = _values(first)
-        return _ArraySum(value) if isinstance(value, np.ndarray) else _NumberSum()
-
-    def add(self, weight: float, tree: Any) -> None:
-        super().add(1, tree)
-
-
-class _Mean(_Total):
-    def __init__(self) -> None:
-        super().__init__()
-        self._weights: list[float] = []
-
-    def leaf(self, first: Any) -> Any:
-        return _MeanLeaf(_Sum().leaf(first), self._weights)
-
-    def add(self, weight: float, tree: Any) -> None:
-        self._weights.append(weight)
-        super().add(weight, tree)
-
-
-class _MeanLeaf:
-    def __init__(self, total: Any, weights: list[float]) -> None:
-        self._total = total
-        self._weights = weights
-        self.add = total.add
-
-    def result(self) -> Any:
-        weight = math.fsum(self._weights)
-        if weight == 0:
-            raise ValueError("evaluate: all batches together count 0, so there is no mean")
-        return self._total.result() / weight
-
-
-class _Joined:
+class _Rows:
     """Rows of all batches."""
 
     def __init__(self) -> None:
@@ -318,12 +280,7 @@ class _Joined:
         return self._parts
 
 
-class _Concat(_Total):
-    def leaf(self, first: Any) -> Any:
-        return _Joined()
-
-
-_REDUCTIONS: dict[str, type[_Total]] = {"mean": _Mean, "sum": _Sum, "concat": _Concat}
+_REDUCTIONS: dict[str, Any] = {"mean": _Sum, "sum": _Sum, "concat": _Rows}
 
 
 # ---------------------------------------------------------------------- the bar
