@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from penstock.errors import StateMismatch
-from penstock.provenance import Member, Part, Passed, Piece, Place, Row
+from penstock.provenance import Member, Part, Passed, Piece, Place, Row, as_range
 
 #: positions, sub-indices and lengths end here; more of them than the second are not read from one state
 _MOST, _MOST_PLACES = 1 << 62, 5_000_000
@@ -109,7 +109,7 @@ def _place(saved: Any, left: list[int], depth: int) -> Place:
     ((name, inner),) = saved.items()
     if name == "g":
         group = places_from(inner, left, depth + 1)
-        return _as_range(group)
+        return _group(group)
     if name == "r" and isinstance(inner, list):
         return Row(tuple(_place(one, left, depth + 1) for one in inner))
     if not isinstance(inner, list) or len(inner) < 2:
@@ -191,20 +191,16 @@ def _read_groups(inner: list[Any], left: list[int]) -> list[Place]:
         if left[0] < 0:
             raise StateMismatch("the state is damaged: it has more places than any loader saves")
         for _ in range(count):
-            out.append(_as_range(numbers[start : start + _number(size)]))
+            out.append(_group(numbers[start : start + _number(size)]))
             start += size
     if start != len(numbers):
         raise _damaged(inner)
     return out
 
 
-def _as_range(group: list[Place]) -> Sequence[Place]:
-    """Positions at even distances as a range, which is what workers call them."""
-    if not group or not all(type(one) is int for one in group):
-        return group
-    step = group[1] - group[0] if len(group) > 1 else 1
-    even = range(group[0], group[0] + len(group) * step, step) if step > 0 else range(0)
-    return even if group == list(even) else group
+def _group(members: list[Place]) -> Sequence[Place]:
+    """Positions at equal distances are a range, which is what workers call them."""
+    return (as_range(members) or members) if members else members
 
 
 def _is_flat_group(place: Place) -> bool:

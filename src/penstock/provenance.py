@@ -84,26 +84,6 @@ def root(place: Place) -> int:
     return place
 
 
-def last_root(place: Place) -> int | None:
-    """The position that the last of the samples at `place` began with; None if passes or parts are mixed.
-
-    >>> last_root(range(5, 9)), last_root([(3, 0), (4, 1)]), last_root(Passed(7, 1))
-    (8, 4, None)
-    """
-    while not isinstance(place, int):
-        if isinstance(place, (range, list)):
-            if not place:
-                return None
-            place = place[-1]
-        elif type(place) is tuple or type(place) is Piece:
-            place = place[0]
-        elif type(place) is Member:
-            place = _inner(place)
-        else:
-            return None
-    return place
-
-
 def origin(place: Place, epoch: int) -> tuple[int, int]:
     """The epoch and the position that `place` began with.
 
@@ -215,12 +195,9 @@ def steps_from(place: Place, depth: int) -> tuple[int, ...]:
     """
     found: list[int] = []
     for _ in range(depth):
-        if type(place) is Member:
-            found.append(place.number)
-            place = place.group
-        elif type(place) is tuple:
+        if type(place) is Member or type(place) is tuple:
             found.append(place[-1])
-            place = place[:-1] if len(place) > 2 else place[0]
+            place = input_of(place, 1)
     return tuple(reversed(found))
 
 
@@ -238,17 +215,17 @@ def key_of(place: Place) -> Hashable:
     if kind is range:
         return ("group", place)
     if kind is list:
-        run = _as_range(place)
+        run = as_range(place)
         return ("group", *map(key_of, place)) if run is None else ("group", run)
     if kind is Row:
         return ("Row", *map(key_of, place.places))
     return (kind.__name__, key_of(place[0]), *place[1:])
 
 
-def _as_range(places: list[Place]) -> range | None:
+def as_range(places: list[Place]) -> range | None:
     """Positions at equal distances as a range; None if they are anything else.
 
-    >>> _as_range([6, 7]), _as_range([9, 5]), _as_range([4]), _as_range([1, 2, 4]), _as_range([(1, 0)])
+    >>> as_range([6, 7]), as_range([9, 5]), as_range([4]), as_range([1, 2, 4]), as_range([(1, 0)])
     (range(6, 8), range(9, 1, -4), range(4, 5), None, None)
     """
     if not all(type(place) is int for place in places):

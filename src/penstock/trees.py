@@ -112,15 +112,9 @@ def stacked(samples: Sequence[Any], describe: Callable[[int], str], pad: Any = N
            [3, 0]])
     """
     kind = type(samples[0])
-    if kind in _SWIFT:
-        # Plain numbers, as a rule: then they make an array without a look at each of them first.
-        try:
-            array = np.array(samples)
-        except (ValueError, OverflowError):
-            pass
-        else:
-            if array.ndim == 1 and array.dtype.kind == _SWIFT[kind]:
-                return array
+    # Plain numbers, as a rule: then they make an array without a look at each of them first.
+    if kind in _SWIFT and (array := _plain_array(samples, kind)) is not None:
+        return array
     return _Stacking(describe, pad).batch(samples, path, pad)[0]
 
 
@@ -132,17 +126,21 @@ def numbers_stacked(samples: Sequence[Any], size: int) -> list[Any] | None:
     """
     kinds = set(map(type, samples[::size]))
     kind = kinds.pop() if len(kinds) == 1 else None
-    if kind not in _SWIFT:
-        return None
-    try:
-        array = np.array(samples)
-    except (ValueError, OverflowError):
-        return None
-    if array.ndim != 1 or array.dtype.kind != _SWIFT[kind]:
+    array = _plain_array(samples, kind) if kind in _SWIFT else None
+    if array is None:
         return None
     whole = len(array) // size * size
     batches = [row.copy() for row in array[:whole].reshape(-1, size)]
     return batches if whole == len(array) else [*batches, array[whole:].copy()]
+
+
+def _plain_array(samples: Sequence[Any], kind: Any) -> np.ndarray[Any, Any] | None:
+    """The samples as an array if all of them are numbers like the first, which is a `kind`."""
+    try:
+        array = np.array(samples)
+    except (ValueError, OverflowError):
+        return None
+    return array if array.ndim == 1 and array.dtype.kind == _SWIFT[kind] else None
 
 
 class _Stacking:

@@ -16,7 +16,7 @@ from penstock import ops
 from penstock.ops.op import Effect
 from penstock.testing import Layout, check_op
 from penstock.testing import ops as checked
-from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, LAYOUTS, PROCESS_LAYOUTS
+from penstock.testing.layouts import FEW_PROCESS_LAYOUTS, LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -107,7 +107,7 @@ def test_other_layouts_can_be_asked_for():
 
 
 def test_all_layouts_of_processes_can_be_asked_for():
-    check_op(ops.FlatMap(range, interleave=3), range(9), layouts=PROCESS_LAYOUTS)
+    check_op(ops.FlatMap(range, interleave=3), range(9), layouts=FEW_PROCESS_LAYOUTS)
 
 
 # ---------------------------------------------------------------------- what cannot be sent to a process

@@ -81,16 +81,14 @@ class _Onward(Repeating):
         #: passes without a sample, one after the other, and whether this one has had none so far
         self.empty = 0
         self.fresh = False
-        #: left out in the last step
-        self._out = 0
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
         if source.epoch < 0 or source.taken > self.next:
             source.renew(0)
-        self._out = 0
+        self.passed_over = 0
         while source.taken < self.next and source.count:
-            self._out += len(source.take(self.next - source.taken)[0])
+            self.passed_over += len(source.take(self.next - source.taken)[0])
             self.empty = 0
             self.fresh = False
         number = source.epoch
@@ -122,9 +120,6 @@ class _Onward(Repeating):
             )
         self.fresh = bool(fresh)
         self.ended = self.next >= self.stop
-
-    def output_of(self, number: int, taken: int, outputs: int) -> int:
-        return min(max(taken - self._out, 0), outputs)
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
         return ()

@@ -144,6 +144,8 @@ class Joint(ABC):
     ended: bool = False
     #: how many samples of its one input make an output; 0 if that varies, or if there are several inputs
     per_output: int = 1
+    #: how many samples, of those that make an output each, the last step took first and did not pass on
+    passed_over: int = 0
     #: the outputs are groups of samples
     groups: ClassVar[bool] = False
     #: the joint starts its inputs itself, by `Input.renew`; otherwise they start with the epoch
@@ -246,7 +248,7 @@ class Joint(ABC):
 
         What was lost before that sample stands before that output.
         """
-        return min(taken // self.per_output, outputs) if self.per_output else 0
+        return min(max(taken - self.passed_over, 0) // self.per_output, outputs) if self.per_output else 0
 
     def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
         """Once it has ended: the inputs that it has read to their ends. Losses after their last samples pass on."""

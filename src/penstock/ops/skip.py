@@ -59,15 +59,13 @@ class _Rest(Order):
 class _Discard(Joint):
     def __init__(self, n: int) -> None:
         self.left = n
-        #: left out in the last step
-        self._out = 0
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs
         before = self.left
         while self.left and source.count:
             self.left -= len(source.take(self.left)[0])
-        self._out = before - self.left
+        self.passed_over = before - self.left
         samples, places = source.take(most if not self.left else 0)
         self.ended = source.ended and not source.count
         return samples, places
@@ -77,6 +75,3 @@ class _Discard(Joint):
 
     def restore(self, saved: Any, held: Any) -> None:
         self.left = min(saved_number(saved, "skip()"), self.left)
-
-    def output_of(self, number: int, taken: int, outputs: int) -> int:
-        return min(max(taken - self._out, 0), outputs)

@@ -154,11 +154,16 @@ def _check_broken_off(found: type[Executor]) -> None:
             raise AssertionError(f"{found.kind}: epoch {epoch} after one that was broken off began with {samples}")
 
 
+def _made(fn: Callable[[Any], Any], awaited: bool) -> Callable[[Any], Any]:
+    """`fn`, or an ``async def`` that does the same."""
+
+    async def call(x: Any) -> Any:
+        return fn(x)
+
+    return call if awaited else fn
+
+
 def _plus_one(x: Any) -> Any:
-    return x + 1
-
-
-async def _plus_one_async(x: Any) -> Any:
     return x + 1
 
 
@@ -168,16 +173,8 @@ def _third(x: Any) -> Any:
     return x % 3 == 0
 
 
-async def _third_async(x: Any) -> Any:
-    return _third(x)
-
-
 def _copies(x: Any) -> list[Any]:
     return [x] * (x % 4)
-
-
-async def _copies_async(x: Any) -> list[Any]:
-    return _copies(x)
 
 
 def _ending(x: Any) -> Any:
@@ -187,7 +184,7 @@ def _ending(x: Any) -> Any:
 
 
 def _numbers(awaited: bool, place: Any) -> Pipeline[Any]:
-    return from_sequence(range(50)).map(_plus_one_async if awaited else _plus_one, **place)
+    return from_sequence(range(50)).map(_made(_plus_one, awaited), **place)
 
 
 def _batches(awaited: bool, place: Any) -> Pipeline[Any]:
@@ -195,14 +192,13 @@ def _batches(awaited: bool, place: Any) -> Pipeline[Any]:
 
 
 def _varying(awaited: bool, place: Any) -> Pipeline[Any]:
-    kept = from_sequence(range(50)).filter(_third_async if awaited else _third, **place)
-    copies: Any = _copies_async if awaited else _copies
-    return kept.flat_map(copies, interleave=3, **place).batch(3, drop_last=True)
+    kept = from_sequence(range(50)).filter(_made(_third, awaited), **place)
+    return kept.flat_map(_made(_copies, awaited), interleave=3, **place).batch(3, drop_last=True)
 
 
 def _streamed(awaited: bool, place: Any) -> Pipeline[Any]:
-    stream = from_iterable(range(40)).map(_plus_one_async if awaited else _plus_one, **place)
-    return stream.take(20).repeat(2).map(_plus_one_async if awaited else _plus_one, **place)
+    stream = from_iterable(range(40)).map(_made(_plus_one, awaited), **place)
+    return stream.take(20).repeat(2).map(_made(_plus_one, awaited), **place)
 
 
 def _joined(awaited: bool, place: Any) -> Pipeline[Any]:

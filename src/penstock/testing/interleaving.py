@@ -99,21 +99,23 @@ class Interleaving:
         self._actors = [self._opener]
         self._own = threading.local()
         self._own.actor = self._opener
-        self._stirred = LockSpot()
-        self._over = False
+        #: somebody was unparked
+        self.stirred = LockSpot()
+        #: from now on all threads run as they like
+        self.over = False
         self._join = threading.Thread.join
 
     # ------------------------------------------------------------------ what is replaced
 
     def new_spot(self, name: str) -> LockSpot:
         """A spot for a worker that is about to be started; or for a reader, whichever thread that is."""
-        if self._over:
+        if self.over:
             return LockSpot()
         if name == "reader":
             return _Spot(self, None)
         actor = _Actor(f"worker {len(self._actors)}", name)
         self._actors.append(actor)
-        self._stirred.unpark()
+        self.stirred.unpark()
         return _Spot(self, actor)
 
     @property
@@ -122,7 +124,7 @@ class Interleaving:
 
         def join(thread: threading.Thread, timeout: float | None = None) -> None:
             me = getattr(self._own, "actor", None)
-            target = None if me is None or self._over else self._actor_of(thread)
+            target = None if me is None or self.over else self._actor_of(thread)
             if me is not None and target is not None and not target.left:
                 self.pass_on(me, lambda: target.left, f"the end of {target.label}", timeout)
             self._join(thread, timeout)
@@ -140,7 +142,7 @@ class Interleaving:
 
     def actor(self, own: _Actor | None) -> _Actor | None:
         """The actor that the calling thread is; None if it is not scheduled."""
-        if self._over:
+        if self.over:
             return None
         if own is None:
             return getattr(self._own, "actor", None)
@@ -148,7 +150,7 @@ class Interleaving:
             self._own.actor = own
             own.arrived(threading.current_thread())
             self._await(own)
-        return None if self._over else own
+        return None if self.over else own
 
     def pass_on(
         self, me: _Actor, until: Callable[[], bool] | None, waits_for: str, timeout_s: float | None = None
@@ -182,7 +184,7 @@ class Interleaving:
 
     def _choose(self) -> _Actor:
         while not (ready := [actor for actor in self._actors if actor.ready]):
-            if self._over:
+            if self.over:
                 return self._opener
             self._idle()
         chosen = ready[0] if len(ready) == 1 else self._random.choice(ready)
@@ -196,7 +198,7 @@ class Interleaving:
         wait_s = self._patience_s
         if first is not None and first.deadline is not None:
             wait_s = min(wait_s, first.deadline - self.clock.now_s)
-        if self._stirred.park(wait_s) or any(actor.ready for actor in self._actors):
+        if self.stirred.park(wait_s) or any(actor.ready for actor in self._actors):
             return
         if first is not None and first.deadline is not None:
             self.clock.now_s = max(self.clock.now_s, first.deadline)
@@ -215,20 +217,12 @@ class Interleaving:
                 lines.append(f"  {actor.label}{actor.also} waits for {actor.waits_for} at {place}")
         return "\n".join(lines)
 
-    def stir(self) -> None:
-        """Somebody was unparked. Never blocks, takes no lock."""
-        self._stirred.unpark()
-
     def end(self) -> None:
         """From now on all threads run as they like."""
-        self._over = True
-        self._stirred.unpark()
+        self.over = True
+        self.stirred.unpark()
         for actor in list(self._actors):
             actor.baton.unpark()
-
-    @property
-    def over(self) -> bool:
-        return self._over
 
 
 class _Actor:
@@ -281,7 +275,7 @@ class _Spot(LockSpot):
 
     def unpark(self) -> None:
         super().unpark()
-        self._order.stir()
+        self._order.stirred.unpark()
 
     def turn(self) -> None:
         me = self._order.actor(self._actor)

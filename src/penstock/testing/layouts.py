@@ -111,13 +111,7 @@ ASYNC_LAYOUTS: Sequence[Layout] = (
     Layout("async", 3, keep=1),
 )
 
-
-PROCESS_LAYOUTS: Sequence[Layout] = (
-    *(Layout("process", workers) for workers in (1, 2, 3)),
-    Layout("process", 2, memory=1),
-    Layout("process", 3, keep=1),
-)
-#: where there is no time for all of them; what a bound on memory cuts into pieces is cut in the processes, too
+#: few, since a process takes a while; what a bound on memory cuts into pieces is cut in the processes, too
 FEW_PROCESS_LAYOUTS: Sequence[Layout] = (Layout("process", 2), Layout("process", 3, memory=1))
 
 
