@@ -118,7 +118,8 @@ def templates() -> list[int]:
     from penstock.executors import servers
     from penstock.executors.templates import Template
 
-    return [one.pid for one in list(servers._servers.values()) if isinstance(one, Template) and not one.dead]
+    found = [one for one in list(servers._servers.values()) if isinstance(one, Template) and not one.dead]
+    return [one.process.pid for one in found]
 
 
 def kill(pid: int, signum: int = signal.SIGKILL) -> None:

@@ -289,15 +289,17 @@ def run(request: Request, sock: int, lifeline: int) -> NoReturn:
         _finish(code)
 
 
-def _be_template(load: Callable[[socket.socket], str], control: socket.socket, lifeline: int) -> None:
+def _be_template(
+    load: Callable[[socket.socket, Sequence[Any]], str], control: socket.socket, lifeline: int
+) -> None:
     """Load what workers need, say whether they can be forked from here, and serve orders.
 
-    First comes the control socket of the server that forked this one; `load` takes in what comes after it.
+    First come the control socket of the server that forked this one, and what to load; then its memory.
     """
-    (relay_fd,) = received(control, 1)[1]
+    relay_fd, fd = received(control, 2)[1]
     relay = socket.socket(fileno=relay_fd)
     gc.disable()
-    why = load(control).encode()[:_MOST_REASON]
+    why = load(control, read_request(fd)["programs"]).encode()[:_MOST_REASON]
     flush()
     # What is loaded now is never garbage; looking at it would copy its pages in every worker.
     gc.freeze()

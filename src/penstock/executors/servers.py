@@ -28,7 +28,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 from penstock import system
 from penstock.errors import PenstockError
@@ -62,21 +62,17 @@ class Server:
     def __init__(self, key: Key, environ: Mapping[str, str]) -> None:
         self.key = key
         self.users = 0
-        self._control, theirs = socket.socketpair()
+        #: where orders are sent; closed once the server has been
+        self.control, theirs = socket.socketpair()
         try:
-            self._control.setblocking(True)
+            self.control.setblocking(True)
             request = {"preload": PRELOAD, "path": [str(p) for p in sys.path], "argv": sys.argv[:1]}
             self._popen = launch(request, [theirs.fileno()], environ)
         except BaseException:
-            self._control.close()
+            self.control.close()
             raise
         finally:
             theirs.close()
-
-    @property
-    def control(self) -> socket.socket:
-        """Where orders are sent. Closed once the server has been."""
-        return self._control
 
     @property
     def loading(self) -> bool:
@@ -90,8 +86,8 @@ class Server:
     def close(self) -> None:
         """End it, with all processes it has left, and wait until it has gone."""
         with suppress(OSError):  # also where a library's fork holds a copy of the socket
-            self._control.shutdown(socket.SHUT_RDWR)
-        self._control.close()
+            self.control.shutdown(socket.SHUT_RDWR)
+        self.control.close()
         try:
             self._popen.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -99,14 +95,10 @@ class Server:
             with suppress(subprocess.TimeoutExpired):
                 self._popen.wait(_END_S)
 
-    def failed(self) -> bool:
-        """Whether it is known to have ended by a fault of its own, and not because somebody killed it."""
-        return self._popen.poll() not in (None, 0, -signal.SIGKILL)
-
     def forget(self) -> None:
         """In a forked child: it belongs to the parent."""
         self.key, self._popen.returncode = (), 0  # so that nobody waits for it here
-        self._control.close()
+        self.control.close()
 
 
 _servers: dict[Key, Server] = {}
@@ -159,14 +151,6 @@ def release(server: Server) -> None:
     _end_unused()
 
 
-@uninterrupted()
-def replace(server: Server, environ: Mapping[str, str]) -> Server:
-    """Another server instead of one that has died."""
-    discard(server)
-    release(server)
-    return acquire(server.key, environ)
-
-
 def _end_unused() -> None:
     """End servers that nobody uses. Whoever has the lock comes here after letting go of it."""
     idle: list[Server] = []
@@ -207,16 +191,11 @@ def launch(request: newborn.Request, fds: Sequence[int], environ: Mapping[str, s
 @contextmanager
 def request_file(request: newborn.Request) -> Iterator[int]:
     """A file without a name that holds the request; its descriptor."""
-    with unnamed_file() as file:
+    fd = system.memory_file("penstock-request")
+    with tempfile.TemporaryFile() if fd is None else open(fd, "w+b") as file:
         marshal.dump(request, file)
         file.flush()
         yield file.fileno()
-
-
-def unnamed_file() -> IO[bytes]:
-    """A new file in memory, or on disk where the system has none in memory; gone when nobody has it open."""
-    fd = system.memory_file("penstock-request")
-    return tempfile.TemporaryFile() if fd is None else open(fd, "w+b")
 
 
 @contextmanager

@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -98,8 +98,8 @@ class Process:
     It calls `entry`, written "module:function", with its end of the `socket` and its name, and ends when
     that returns. This returns before the process is up.
 
-    With a `template`, which the caller has acquired, the process is forked from it and releases it in the end;
-    ConnectionError if the template has died. With `is_template` the process becomes a template.
+    Where a server forks it, `acquire` may say which: it gives one that is acquired, or None for the one of these
+    options. With `is_template` the process becomes a template.
     """
 
     @uninterrupted()
@@ -108,7 +108,7 @@ class Process:
         entry: str,
         name: str,
         options: StartOptions = StartOptions(),  # noqa: B008
-        template: servers.Server | None = None,
+        acquire: Callable[[], servers.Server | None] = lambda: None,
         is_template: bool = False,
     ) -> None:
         method, environ = options.chosen(), options.environ()
@@ -120,7 +120,8 @@ class Process:
         #: a lock for each who waits on a descriptor of this process, which it has while it waits
         self._waiting: set[threading.Lock] = set()
         self._end: ServedChild | OwnChild | None = None
-        self._server: servers.Server | None = template
+        #: what it is forked from; None if it was started otherwise, or is closed
+        self.server: servers.Server | None = None
         #: where there is no pidfd: a pipe whose other end the process holds open, so that its end shows here
         self._tie: int | None = None
         #: the descriptors of the process itself, open here until it has them
@@ -136,12 +137,12 @@ class Process:
             request = self._request(entry, options, environ)
             request["template"] = is_template
             if method == "forkserver":
-                self._order(request, options, environ)
+                self._order(request, lambda: acquire() or servers.acquire(options.server_key(environ), environ))
             else:
                 self._start_own(method, request, environ)
         except BaseException as exc:
             self.close()
-            if isinstance(exc, OSError) and not (template is not None and isinstance(exc, ConnectionError)):
+            if isinstance(exc, OSError):
                 raise WorkerDied(f"the process {name} could not be started: {_why(exc)}") from exc
             raise
         finally:
@@ -179,25 +180,21 @@ class Process:
             "forked": False,
         }
 
-    def _order(self, request: newborn.Request, options: StartOptions, environ: dict[str, str]) -> None:
-        template = self._server
-        if template is None:
-            self._server = servers.acquire(options.server_key(environ), environ)
-        assert self._server is not None
+    def _order(self, request: newborn.Request, acquire: Callable[[], servers.Server]) -> None:
         sock, lifeline, status = self._theirs
         with servers.request_file(request) as file, _standard_streams() as (out, err):
             fds = (status, file, sock, lifeline, out, err)
-            if template is not None:
-                template.order(fds)
-                return
             for left in reversed(range(_ORDERS)):
+                self.server = server = acquire()
                 try:
-                    self._server.order(fds)
+                    server.order(fds)
                     return
                 except ConnectionError:  # it has died
+                    self.server = None
+                    servers.discard(server)
+                    servers.release(server)
                     if not left:
                         raise
-                    self._server = servers.replace(self._server, environ)
 
     def _start_own(self, method: str, request: newborn.Request, environ: dict[str, str]) -> None:
         if method == "spawn":
@@ -241,11 +238,6 @@ class Process:
             )
             raise WorkerDied(f"the process {self.name} could not be started: {why}")
         return end.pid
-
-    @property
-    def server(self) -> servers.Server | None:
-        """The server that it is forked from; None if it was started otherwise, or is closed."""
-        return self._server
 
     def ended_fileno(self) -> int:
         """A descriptor that is readable as soon as the process has ended, and not before; -1 after `close`.
@@ -308,9 +300,7 @@ class Process:
                 self._end.look()
                 if self._end.orphaned:
                     self.kill()
-                    if self._server is not None and not self._server.failed():
-                        # Whoever killed the server has killed this one, too.
-                        self._end.exit = Exit(None, signal.SIGKILL, 0)
+                    self._end.exit = Exit(None, signal.SIGKILL, 0)
             return self._end
 
     def _await_birth(self) -> ServedChild | OwnChild:
@@ -332,7 +322,7 @@ class Process:
     @property
     def _loading(self) -> bool:
         """It waits for its template."""
-        server = self._server
+        server = self.server
         return server is not None and server.loading
 
     def _readable(self, end: ServedChild | OwnChild, timeout_s: float | None) -> bool:
@@ -365,7 +355,7 @@ class Process:
             if self._end is not None and self._end.exit is None:
                 self._end.exit = UNKNOWN
             self._close_mine()
-            server, self._server = self._server, None
+            server, self.server = self.server, None
         if server is not None:
             servers.release(server)
 
@@ -385,7 +375,7 @@ class Process:
         self._elsewhere = True
         self._lock = threading.RLock()
         self._waiting.clear()
-        self._server = None
+        self.server = None
         self._close_theirs()
         self._close_mine()
 

@@ -17,7 +17,6 @@ There are templates on Linux only: elsewhere a process cannot count its own thre
 
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 import threading
@@ -35,8 +34,6 @@ _ENTRY = "penstock.remote.preload:load"
 MOST_FDS = 200
 #: a pickle of at least this many bytes justifies a template by itself
 _LARGE_BYTES = 1_000_000
-#: templates that are tried for one process, should they die
-_TRIES = 4
 #: how often a template may die while it loads
 _MOST_DEATHS = 2
 
@@ -75,37 +72,24 @@ class Template(servers.Server):
         #: why workers cannot be forked from it; empty if they can, None as long as it has not said
         self._why: str | None = None
         self._dead = False
-        self._process = Process(_ENTRY, f"penstock-template-{self.key[1]}", options, is_template=True)
+        self.process = Process(_ENTRY, f"penstock-template-{self.key[1]}", options, is_template=True)
+        self.control = self.process.socket
         try:
             self._send(programs)
         except BaseException:
-            self._process.close()
+            self.process.close()
             raise
 
     def _send(self, programs: Sequence[Loadable]) -> None:
-        server = self._process.server
+        server = self.process.server
         assert server is not None
-        socket.send_fds(self.control, [b"+"], [server.control.fileno()])
-        listed = [(one.token, len(one.data), len(one.blocks), list(one.later)) for one in programs]
+        listed = [(one.token, one.data, len(one.blocks), list(one.later)) for one in programs]
         with servers.request_file({"programs": listed}) as file:
-            socket.send_fds(self.control, [b"+"], [file])
+            socket.send_fds(self.control, [b"+"], [server.control.fileno(), file])
         for program in programs:
-            with servers.unnamed_file() as opened:
-                opened.write(program.data)
-                opened.flush()
-                socket.send_fds(self.control, [b"+"], [opened.fileno()])
             fds = [block.fd for block in program.blocks]
             for first in range(0, len(fds), MOST_FDS):
                 socket.send_fds(self.control, [b"+"], fds[first : first + MOST_FDS])
-
-    @property
-    def control(self) -> socket.socket:
-        return self._process.socket
-
-    @property
-    def pid(self) -> int:
-        """Its number; waits for its birth."""
-        return self._process.pid
 
     @property
     def loading(self) -> bool:
@@ -144,12 +128,8 @@ class Template(servers.Server):
                     self._why = self._told[size:].decode(errors="replace")
             return self._why
 
-    def failed(self) -> bool:
-        ended = self._process.exit(0)
-        return ended is not None and ended.signal != signal.SIGKILL and ended.code != 0
-
     def close(self) -> None:
-        self._process.close()
+        self.process.close()
 
     def forget(self) -> None:
         self.key, self._dead = (), True
@@ -182,21 +162,11 @@ class Templates:
 
     def new_process(self, entry: str, name: str) -> Process:
         """Start a process: from a template with the programs, or without one. It is ready later."""
-        for _ in range(_TRIES):
-            template = None
-            try:
-                template = self._acquired()
-                if template is None:
-                    break
-                return Process(entry, name, self.options, template)
-            except ConnectionError:
-                if template is not None:
-                    servers.discard(template)
-        return Process(entry, name, self.options)
+        return Process(entry, name, self.options, self._acquired)
 
     def _acquired(self) -> Template | None:
         """A template for all programs that are worth one, to be used by one more process."""
-        if self.options.chosen() != "forkserver" or sys.platform != "linux":
+        if sys.platform != "linux":
             return None
         with self._lock:
             self._judge()
@@ -208,7 +178,11 @@ class Templates:
             tokens = {one.token for one in wanted}
             if current is not None and current.tokens >= tokens and not current.dead and servers.join(current):
                 return current
-            self._current = Template(wanted, self.options)
+            try:
+                self._current = Template(wanted, self.options)
+            except ConnectionError:  # it has ended at once
+                self._refused |= dict.fromkeys(tokens, "the process that was to load it could not be started")
+                return None
             servers.add(self._current)
             return self._current
 

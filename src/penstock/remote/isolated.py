@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 from penstock.core.budget import Budget, Estimate
+from penstock.core.closing import check_open
 from penstock.core.redo import BEGINNING, Start
 from penstock.core.tally import memory_tally
 from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
@@ -67,18 +68,16 @@ class _Run:
     """One epoch, as the reader sees it."""
 
     def __init__(self, epoch: int, start: Start = BEGINNING) -> None:
-        self.number = next(_runs)
         self.epoch = epoch
         #: where another process would begin: where the loader said, later after the last chunk that has come
         self.edge: Edge | None = start.edge
-        #: chunks of this epoch that have come, and how many had come when the process was told that the loop waits
-        self.chunks = 0
-        self.asked = -1
         self.ended = False
+        self.restart()
 
     def restart(self) -> None:
-        """Another process makes the rest of the epoch, from `edge` on."""
+        """A process makes the epoch, from `edge` on."""
         self.number = next(_runs)
+        #: its chunks that have come, and how many had come when the process was told that the loop waits
         self.chunks = 0
         self.asked = -1
 
@@ -407,10 +406,7 @@ class Isolated:
         return here | self._stats | memory | {"deaths": deaths, "open_s": here["open_s"]}
 
     def check_open(self) -> None:
-        if self.closed:
-            raise PenstockError("the loader is closed; make a new one with pipeline.loader()")
-        if self._pid != os.getpid():
-            raise PenstockError("the loader belongs to another process; make a new one after the fork")
+        check_open({}, self._pid, self.closed)
 
     def finalizer(self) -> Callable[[], None]:
         """What ends the process of a loader that nobody holds any more."""

@@ -68,6 +68,11 @@ class CarriedStore:
         self.made.append((key, samples, places))
         return [read_only(sample) for sample in samples]
 
+    def taken(self) -> list[tuple[int, list[Any], list[Place]]]:
+        """What is to be kept of what was made since the last answer."""
+        made, self.made = self.made, []
+        return made
+
 
 class FolderStore(CarriedStore):
     """The store of a cache in a folder, in a worker process. What it counts goes back in place of samples."""
@@ -75,17 +80,11 @@ class FolderStore(CarriedStore):
     def __init__(self, store: Any) -> None:
         super().__init__()
         self.store = store
-        #: what was counted up to the last answer, and up to now
-        self._before = self._now = (0, 0, 0)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FolderStore, (self.store,)
+        #: what it had counted by the last answer
+        self._told = (0, 0, 0)
 
     def get(self, key: int) -> Any:
-        found = self.store.get(key)
-        if found is not None:
-            self._count()
-        return found
+        return self.store.get(key)
 
     def refresh(self) -> bool:
         found: bool = self.store.refresh()
@@ -93,16 +92,13 @@ class FolderStore(CarriedStore):
 
     def put(self, key: int, samples: list[Any], places: list[Place]) -> list[Any]:
         kept: list[Any] = self.store.put(key, samples, places)
-        self._count()
         return kept
 
-    def _count(self) -> None:
-        """Report what was counted since the last answer."""
-        if not self.made:
-            self._before = self._now
-        self._now = (self.store.hits, self.store.misses, self.store.evicted)
-        since = [now - before for now, before in zip(self._now, self._before, strict=True)]
-        self.made = [(COUNTED, [*since, self.store.bytes], [])]
+    def taken(self) -> list[tuple[int, list[Any], list[Place]]]:
+        now = (self.store.hits, self.store.misses, self.store.evicted)
+        since = [one - before for one, before in zip(now, self._told, strict=True)]
+        self._told = now
+        return [(COUNTED, [*since, self.store.bytes], [])] if any(since) else []
 
 
 class CountingStore:

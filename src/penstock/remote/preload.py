@@ -18,7 +18,7 @@ import random
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -29,7 +29,6 @@ from penstock.errors import PlanError
 from penstock.executors import newborn
 from penstock.executors.templates import MOST_FDS
 from penstock.memory.parcel import unpack
-from penstock.memory.segment import Mapping
 
 #: programs that this process was forked with, by the token of their parcel
 preloaded: dict[int, Any] = {}
@@ -63,14 +62,17 @@ def refuse_in_import() -> None:
         frame = frame.f_back
 
 
-def load(control: socket.socket) -> str:
-    """Load the programs that come. Returns why this process cannot be forked afterwards; empty if it can."""
+def load(control: socket.socket, programs: Sequence[Any]) -> str:
+    """Load the programs, whose memory comes by `control`.
+
+    Returns why this process cannot be forked afterwards; empty if it can.
+    """
     become_worker()
     try:
         before = _files()
         with _noting_unseeded():
-            for token, program, later in _received(control):
-                preloaded[token] = program
+            for token, data, blocks, later in programs:
+                preloaded[token] = unpack(data, _descriptors(control, blocks))
                 _import(later)
         threads = len(os.listdir("/proc/self/task")) - 1
         left = sorted(_files() - before)
@@ -90,21 +92,14 @@ def after_fork() -> None:
         _reseed(_unseeded.pop())
 
 
-def _received(control: socket.socket) -> Iterator[tuple[int, Any, list[str]]]:
-    (fd,) = newborn.received(control, 1)[1]
-    for token, nbytes, blocks, later in newborn.read_request(fd)["programs"]:
-        (data,) = newborn.received(control, 1)[1]
-        fds: list[int] = []
-        while len(fds) < blocks:
-            _, more = newborn.received(control, MOST_FDS)
-            if not more:
-                raise ConnectionError("there is no descriptor left for the memory that came with it")
-            fds += more
-        try:
-            memory = np.asarray(Mapping(data, nbytes, private=True)).data
-        finally:
-            os.close(data)
-        yield token, unpack(memory, fds), later
+def _descriptors(control: socket.socket, count: int) -> list[int]:
+    fds: list[int] = []
+    while len(fds) < count:
+        _, more = newborn.received(control, MOST_FDS)
+        if not more:
+            raise ConnectionError("there is no descriptor left for the memory that came with it")
+        fds += more
+    return fds
 
 
 def _import(names: list[str]) -> None:

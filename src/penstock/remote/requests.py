@@ -9,7 +9,6 @@ from penstock.core.lane import Job
 from penstock.errors import NotCarried
 from penstock.memory.codec import Layout, layout_of
 from penstock.program.chunk import ErrorRecord, Failure
-from penstock.provenance import counter
 from penstock.remote.cargo import first_unsendable
 from penstock.remote.remote_task import RemoteTask
 from penstock.remote.wire import Request
@@ -33,7 +32,7 @@ def request_for(job: Job, number: int, header: bytes | None, block: int | None, 
         portion=lane.budget.portion if lane.budget.bounded else 0,
         timeouts=task.timeouts,
         condemned=task.trial.condemned,
-        probe=_probe_from(job) if task.trial.probing else None,
+        probe=task.trial.probing,
     )
 
 
@@ -96,15 +95,3 @@ def _along(job: Job) -> dict[str, Any]:
         if held:
             tree["held"] = held
     return tree
-
-
-def _probe_from(job: Job) -> int:
-    """The sample of a ticket to begin a probe with: the last one of which something was found to kill."""
-    condemned = job.task.trial.condemned
-    if not condemned:
-        return 0
-    position: int = list(condemned)[-1][1]
-    if job.ticket.samples is None:
-        return max(0, position - job.ticket.first) // job.ticket.step
-    positions = [counter(place)[0] for place in job.ticket.places]
-    return positions.index(position) if position in positions else 0

@@ -174,10 +174,10 @@ class _Serving:
             if request.places is not None:
                 ticket.samples, ticket.places = carried.pop("samples"), request.places
             post.bench.bind(program.steps)
-            if request.probe is not None:
+            if request.probe:
                 opened = _Open(request, task, iter(()), carried)
                 opened.enter()
-                _probe(program, ticket, request.probe, task)
+                _probe(program, ticket, task)
             else:
                 opened = _Open(request, task, _chunks(program, ticket, task), carried)
         except BaseException as exc:
@@ -311,9 +311,9 @@ def _chunks(program: Program, ticket: Ticket, task: Task) -> Iterator[Chunk]:
         yield from program.chunks(ticket, task)
 
 
-def _probe(program: Program, ticket: Ticket, first: int, task: Task) -> None:
+def _probe(program: Program, ticket: Ticket, task: Task) -> None:
     """Run the samples of a ticket one at a time, and keep nothing: either this process lives, or it does not."""
-    for number in range(first, ticket.count):
+    for number in range(ticket.count):
         if ticket.samples is None:
             chunk = program.read_one(ticket.positions[number], task)
         else:
@@ -324,10 +324,9 @@ def _probe(program: Program, ticket: Ticket, first: int, task: Task) -> None:
 
 def _kept(program: Program) -> bytes | None:
     """What was made for a cache since the last answer."""
-    store = program.store
-    if not isinstance(store, CarriedStore) or not store.made:
+    made = program.store.taken() if isinstance(program.store, CarriedStore) else []
+    if not made:
         return None
-    made, store.made = store.made, []
     try:
         data: bytes = cloudpickle.dumps(made)
     except Exception:

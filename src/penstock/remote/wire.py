@@ -72,8 +72,8 @@ class Request(NamedTuple):
     #: calls that ran out of time before, and samples that have killed their worker, by step and place
     timeouts: dict[tuple[int, int, int], int]
     condemned: dict[tuple[int, int, int], str]
-    #: only find out whether a sample kills its worker, beginning with this one
-    probe: int | None
+    #: only find out whether a sample kills its worker
+    probe: bool
 
 
 class Reply(NamedTuple):
