@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from penstock.errors import PlanError
 from penstock.executors.executor import Executor, Pool
@@ -30,13 +30,24 @@ _SHARE_OF_MEMORY = 4
 OnDeath = Literal["restart", "raise"]
 
 
+class Front(Protocol):
+    """The runtime's own view of a worker process."""
+
+    @property
+    def starting(self) -> bool:
+        """It has a ticket, and its process is still being started."""
+
+    def forgo(self) -> None:
+        """See `Worker.forgo`."""
+
+
 class ProcessWorker(ThreadWorker):
     """One thread, and the process behind it."""
 
     def __init__(self, work: Callable[[Any], Any], name: str, executor: ProcessExecutor) -> None:
         self.executor = executor
-        #: the runtime's own view of the process
-        self.front: Any = None
+        #: set by the loop, when it begins
+        self.front: Front | None = None
         #: starts in the background, so several processes start at once
         self.process = executor.new_process(name)
         try:
@@ -61,7 +72,7 @@ class ProcessWorker(ThreadWorker):
 
     @property
     def starting(self) -> bool:
-        return self.front is not None and bool(self.front.out) and self.front.connection is None
+        return self.front is not None and self.front.starting
 
     def stack(self) -> str:
         return f"  in {self.process!r}"

@@ -310,7 +310,7 @@ class Process:
         while (end := self._look()).pid is None and end.exit is None and not self._closed and not self._unwanted:
             if self._loading:
                 deadline = time.monotonic() + _BIRTH_S
-            with self.held():
+            with self.keeping_open():
                 others = [waker.fileno() for waker in wakers]
                 seen = readable(end.fd, deadline - time.monotonic(), others)
             if not seen and not self._loading:
@@ -326,11 +326,11 @@ class Process:
         return server is not None and server.loading
 
     def _readable(self, end: ServedChild | OwnChild, timeout_s: float | None) -> bool:
-        with self.held():
+        with self.keeping_open():
             return bool(readable(end.fd, timeout_s))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def keeping_open(self) -> Iterator[None]:
         """Keep the descriptors open, for whoever waits on one that another thread may `close` meanwhile.
 
         The next file to be opened would get its number, and the wait be for that.

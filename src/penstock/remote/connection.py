@@ -58,7 +58,7 @@ class Connection:
     @property
     def spoken(self) -> bool:
         """Whether the process has sent something that was not received yet, or has ended."""
-        with self.process.held():
+        with self.process.keeping_open():
             return bool(self.wire.pending or self._poll.poll(0))
 
     def wait(self, deadline: float = inf) -> bool:
@@ -68,7 +68,7 @@ class Connection:
         while True:
             left_s = deadline - perf_counter()
             wait_s = at_a_time(left_s)
-            with self.process.held():  # somebody else may close it
+            with self.process.keeping_open():  # somebody else may close it
                 events = self._poll.poll(None if wait_s == inf else max(wait_s, 0) * 1000 + 1)
             if events or wait_s == left_s:
                 break

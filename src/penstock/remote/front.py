@@ -131,6 +131,11 @@ class _Front:
         connection = self.connection
         return None if connection is None else connection.desk
 
+    @property
+    def starting(self) -> bool:
+        """See `Worker.starting`."""
+        return bool(self.out) and self.connection is None
+
     # ------------------------------------------------------------------ taking, under the lock
 
     def take(self) -> list[Job]:
@@ -297,7 +302,7 @@ class _Front:
         self.crew.deaths = 0
         task.rest()
         if not done:
-            job.chunks = Paused(self, sent.ticket)
+            job.chunks = Paused(sent.ticket, self.unwanted, self.worker)
             job.owner = self.worker
             self.paused[sent.ticket] = weakref.ref(job)
         if reply.timed is not None:

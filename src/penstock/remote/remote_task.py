@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from penstock.core.lane import Job, Lane
+from penstock.executors.executor import Worker
 from penstock.ops.op import Op
 from penstock.program.chunk import Chunk, ErrorRecord, Failure
 from penstock.program.desk import READING, Desk, Sample
@@ -23,14 +25,15 @@ class Sent(NamedTuple):
 class Paused:
     """Stands in `Job.chunks` for a ticket that was paused in a worker process."""
 
-    def __init__(self, front: Any, ticket: int) -> None:
-        self.front = front
+    def __init__(self, ticket: int, unwanted: deque[int], worker: Worker) -> None:
         self.ticket = ticket
+        self._unwanted = unwanted
+        self._worker = worker
 
     def close(self) -> None:
         """Nobody waits for the rest of it."""
-        self.front.unwanted.append(self.ticket)
-        self.front.worker.unpark()
+        self._unwanted.append(self.ticket)
+        self._worker.unpark()
 
 
 class RemoteTask:
