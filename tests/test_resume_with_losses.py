@@ -279,3 +279,29 @@ def test_random_pipelines_with_samples_that_fail_once(seed):
     if len(flattened(data)) < 3:
         pytest.skip("next to nothing is left of it")
     check(lambda: data, weather)
+
+
+@for_each("skipped", range(6))
+@for_each("unit", [1, 4])
+def test_what_came_of_a_batch_does_not_come_again_though_a_sample_of_it_is_now_skipped(skipped, unit):
+    skips = set()
+
+    def look(sample):
+        if sample in skips:
+            raise ps.Skip("this time")
+        return sample
+
+    data = ps.from_sequence(range(12)).map(look).batch(6, collate=list).unbatch()
+    if unit > 1:
+        data = data.batch(unit, collate=list)
+    with data.loader(inline=True, epochs=1) as loader:
+        before = next(iter(loader))
+        state = loader.state_dict()
+    skips.add(skipped)
+    with data.loader(inline=True, epochs=1, state=state) as loader:
+        after = flattened(loader)
+        reported = loader.errors()
+    came = flattened([before]) + after
+    assert len(came) == len(set(came))
+    assert reported
+    assert set(range(6, 12)) <= set(came)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.budget import Budget
 from penstock.core.closing import abandoned, check_open, close_at_exit, end_workers
 from penstock.core.dispatch import Dispatch
-from penstock.core.epoch import Run, begun_at, fits_plan
+from penstock.core.epoch import Run, begun_at, first_owed, fits_plan
 from penstock.core.error_log import out_of_step
 from penstock.core.feeder import Feeder
 from penstock.core.lane import Job, Lane, Pull
@@ -333,7 +333,10 @@ class Engine(Dispatch):
                 raise out_of_step(stage.label, position)
         setup = self._wary_setup()
         plan = self.plan if setup is None else setup.plan
-        return self._entered(run.epoch, Start(begun_at(plan.root, run.epoch, position)), False, setup)
+        start = run.start
+        if first_owed(start.edge) != position:  # else nothing has come yet, and of that batch a part may be owed
+            start = Start(begun_at(plan.root, run.epoch, position))
+        return self._entered(run.epoch, start, False, setup)
 
     def _wary_setup(self) -> Setup | None:
         """A plan that does not rely on the count; None if this one does not."""

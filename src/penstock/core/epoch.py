@@ -24,7 +24,7 @@ from penstock.provenance import Place, root, single, way
 from penstock.resume.cursor import Held
 from penstock.resume.schema import Edge, Front, InputState
 
-__all__ = ["Run", "begun_at", "fits_plan"]
+__all__ = ["Run", "begun_at", "first_owed", "fits_plan"]
 
 
 class Run:
@@ -36,6 +36,7 @@ class Run:
     def __init__(self, engine: Any, epoch: int, start: Start = BEGINNING) -> None:
         self.engine = engine
         self.epoch = epoch
+        self.start = start
         #: this is the epoch being read, not one begun early
         self.current = False
         self.ended = False
@@ -231,6 +232,15 @@ def begun_at(stage: Stage, epoch: int, position: int) -> Edge:
     if feed.step is None:
         return inner
     return Edge(Front(joint=stage.segment, inputs=[InputState(epoch, inner)]))
+
+
+def first_owed(edge: Edge | None) -> int | None:
+    """The position that the first of what is owed before the front of `edge` began with; None if nothing is."""
+    while edge is not None:
+        if held := edge.held():
+            return root(held[0][0])
+        edge = _inner(edge)
+    return None
 
 
 def fits_plan(plan: Plan, edge: Edge) -> bool:
