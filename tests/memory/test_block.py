@@ -24,6 +24,7 @@ from tests.runtime.helpers import SOON_S, run_script
 
 from penstock import PenstockError
 from penstock.memory import block as module
+from penstock.memory.block_map import BlockMap
 from penstock.memory import segment
 from penstock.memory.block import Blocks, single_block
 from penstock.memory.block_map import BlockMap
@@ -383,6 +384,7 @@ STATES = """
 import os, sys, threading
 import numpy as np
 from penstock.memory import block as module
+from penstock.memory.block_map import BlockMap
 from penstock.memory import segment
 from penstock.memory.block import Blocks, single_block
 from penstock.memory.block_map import BlockMap
@@ -507,13 +509,14 @@ def test_nothing_is_left_in_shared_memory_when_owner_and_worker_are_killed(kind)
     script = f"""
 import os, signal
 from penstock.memory import block as module
+from penstock.memory.block_map import BlockMap
 from penstock.memory import segment
 segment._MEMFD = {kind == "memfd"}
 blocks = module.Blocks(100_000_000)
 out = [blocks.acquire(1_000_000) for _ in range(10)]
 fds = [os.dup(block.fd) for block in out]
 if os.fork() == 0:
-    held = module.BlockMap()
+    held = BlockMap()
     for block, fd in zip(out, fds):
         held.attach(block.number, fd, block.size)
     signal.pause()
@@ -656,6 +659,7 @@ def test_a_fork_while_another_thread_is_inside_acquire():
         + """
 import threading, warnings
 from penstock.memory import block as module
+from penstock.memory.block_map import BlockMap
 from penstock.memory import segment
 
 warnings.simplefilter("ignore")  # of forking with threads: it is what this is about
@@ -818,6 +822,7 @@ def test_a_small_shared_memory_folder_does_not_matter_or_is_an_error_but_no_sign
 import numpy as np
 import penstock as ps
 from penstock.memory import block as module
+from penstock.memory.block_map import BlockMap
 from penstock.memory import segment
 
 with module.Blocks(100_000_000) as blocks:
