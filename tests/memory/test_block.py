@@ -24,7 +24,6 @@ from tests.runtime.helpers import SOON_S, run_script
 
 from penstock import PenstockError
 from penstock.memory import block as module
-from penstock.memory.block_map import BlockMap
 from penstock.memory import segment
 from penstock.memory.block import Blocks, single_block
 from penstock.memory.block_map import BlockMap
