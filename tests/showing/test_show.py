@@ -198,6 +198,13 @@ def test_text_of_the_user_is_not_read_as_html():
     assert "<script>" in html.text
 
 
+def test_whole_numbers_keep_all_of_their_digits():
+    text = str(ps.show({"label": np.int64(123456789), "tokens": np.array([3, 50256]), "loss": np.array(0.123456)}))
+    assert "123456789" in text
+    assert "3 to 50256" in text
+    assert "0.1235" in text
+
+
 def test_a_pipeline_shows_its_stages():
     data = ps.from_sequence(range(10)).map(str, workers=2, name="<text>").batch(2)
     html = parsed(data._repr_html_())

@@ -317,6 +317,8 @@ def test_a_port_and_a_token_can_be_chosen(loader, monkeypatch):
         assert chosen.dashboard_url == f"http://127.0.0.1:{port}/?token=0123456789abcdef"
         with pytest.raises(PlanError, match="dashboard=True takes a free one"):
             ps.from_sequence(range(8)).loader(dashboard=port)
+    with pytest.raises(PlanError, match="takes a port, at most 65535, got 80000"):
+        ps.from_sequence(range(8)).loader(dashboard=80000)
     monkeypatch.setenv("PENSTOCK_TOKEN", "short")
     with pytest.raises(PlanError, match="PENSTOCK_TOKEN has 5 characters"):
         ps.from_sequence(range(8)).loader(dashboard=True)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Views"]
 
+_LAST_PORT = 65535
+
 _ISOLATED = "loader(isolate=True): all of it runs in one process of its own, with the workers that it names"
 
 
@@ -147,4 +149,9 @@ def _wanted(dashboard: bool | int | None) -> int | None:
         dashboard = said == "1" or int(said)
     if dashboard is False:
         return None
-    return 0 if dashboard is True else whole_number(dashboard, "loader(dashboard=)", least=1)
+    if dashboard is True:
+        return 0
+    port = whole_number(dashboard, "loader(dashboard=)", least=1)
+    if port > _LAST_PORT:
+        raise PlanError(f"loader(dashboard=) takes a port, at most {_LAST_PORT}, got {port}; True takes a free one")
+    return port

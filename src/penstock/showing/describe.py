@@ -96,9 +96,14 @@ def _range(array: np.ndarray[Any, Any]) -> str:
             if array.size == 0:
                 return missing.removeprefix(", ")
     if array.size == 1:
-        return f"{array.ravel()[0]:.4g}{missing}"
+        return f"{_number(array.ravel()[0])}{missing}"
     mean = f", mean {float(array.mean()):.3g}" if array.dtype.kind == "f" else ""
-    return f"{array.min():.4g} to {array.max():.4g}{mean}{missing}"
+    return f"{_number(array.min())} to {_number(array.max())}{mean}{missing}"
+
+
+def _number(value: Any) -> str:
+    """A whole number with all of its digits: a label or an index is told from the next one by the last."""
+    return f"{value:.4g}" if isinstance(value, np.floating) else str(value)
 
 
 def _short(form: Callable[[Any], str], value: Any) -> str:
