@@ -97,15 +97,7 @@ def measure(
     >>> found.batches, found.samples, round(found.bytes_per_s / found.samples_per_s)
     (20, 200, 32)
     """
-    if not callable(getattr(pipeline, "loader", None)):
-        raise PlanError(
-            f"this takes a Pipeline, got {type(pipeline).__name__}; ps.watch() says how long a loop waits for any "
-            "other loader"
-        )
-    if step is not None and not callable(step):
-        raise PlanError(f"measure(step=) takes a function that is called with each batch, got {step!r}")
-    check_positive(seconds, "measure(seconds=)")
-    check_positive(step_ms or None, "measure(step_ms=)")
+    _check(pipeline, seconds, step, step_ms)
     most = 2**62 if steps is None else whole_number(steps, "measure(steps=)", least=2)
     bar = Bar("measuring", progress)
     with pipeline.loader(**loader_options) as loader:
@@ -122,6 +114,18 @@ def measure(
         finally:
             bar.erase()
         return _measurement(loader.stats(), loader.diagnose(), seen)
+
+
+def _check(pipeline: Any, seconds: Any, step: Any, step_ms: Any) -> None:
+    if not callable(getattr(pipeline, "loader", None)):
+        raise PlanError(
+            f"this takes a Pipeline, got {type(pipeline).__name__}; ps.watch() says how long a loop waits for any "
+            "other loader"
+        )
+    if step is not None and not callable(step):
+        raise PlanError(f"measure(step=) takes a function that is called with each batch, got {step!r}")
+    check_positive(seconds, "measure(seconds=)")
+    check_positive(step_ms or None, "measure(step_ms=)")
 
 
 def at_rate(batches: int, seconds: float) -> str:
