@@ -150,6 +150,14 @@ def test_what_does_not_go_together_is_refused(cli_here):
     assert cli_here("top", "--web", "--json").returncode == 2
 
 
+@for_each("state, bar", [("running", "#" * 16), ("idle", " " * 16)])
+def test_a_loop_that_does_not_read_neither_works_nor_waits(state, bar, loader):
+    shot = loader._dashboard.feed.snapshot() | {"state": state, "wait_share": 0.0}
+    (loop,) = [line for line in board(Screen(io.StringIO(), False, 80, _ASCII), shot) if "training loop  " in line]
+    assert f"  {bar}  " in loop
+    assert ("#" in loop) is (state == "running")
+
+
 def test_a_narrow_screen_without_unicode_still_shows_names_and_advice(loader):
     shot = loader._dashboard.feed.snapshot()
     shot["stages"][0] |= {"label": "decode+augment"}

@@ -153,6 +153,16 @@ def test_before_the_first_batch_nothing_is_said_to_limit_and_no_axis_has_a_numbe
         assert text(browser, "#flow .node > .stage:last-child [data-text=working]") == "–"
 
 
+def test_a_loop_that_does_not_read_neither_works_nor_waits(browser):
+    with (
+        ps.from_sequence(range(8)).map(decode, workers=1, on_error="skip").batch(4).loader(dashboard=True) as loader
+    ):
+        list(loader)
+        browser.get(loader.dashboard_url)
+        wait_until(browser, lambda: "idle" in text(browser, "#state"))
+        assert text(browser, "#flow .node > .stage:last-child [data-text=working]") == "–"
+
+
 def test_the_stage_that_limits_is_in_view_however_long_the_pipeline_is(browser):
     hold = threading.Event()
     pipeline = ps.from_sequence(range(1000))

@@ -25,11 +25,12 @@ def board(screen: Screen, shot: Mapping[str, Any]) -> list[str]:
     verdict = shot["verdict"]
     advice = plain(verdict["advice"]).replace("→", screen.glyphs.arrow)
     time, ready = _bars(screen)
+    waits = shot["wait_share"]
     head = f"process {shot['pid']}, {shot['state']}"
     title = _cut(plain(shot["title"]), screen.width - len(head) - 2)
     figures = [
         f"{per_second(shot['samples_per_s'])[:-2]} samples/s",
-        f"the loop waits {percent(shot['wait_share'])}",
+        f"the loop waits {percent(waits)}",
         f"{shot['cores']:.1f} cores",
         f"epoch {shot['epoch']:.0f}",
         f"{shot['samples']:.0f} samples",
@@ -41,7 +42,8 @@ def board(screen: Screen, shot: Mapping[str, Any]) -> list[str]:
     names = ("", "workers", "time".ljust(time), "ready".ljust(ready + 5), "could do")
     lines += ["", screen.paint(_row(screen, False, *names), "dim")]
     lines += [_stage(screen, stage) for stage in shot["stages"]]
-    shares = {"working": 1 - shot["wait_share"], "waiting_input": shot["wait_share"], "waiting_room": 0.0}
+    working = 1 - waits if shot["state"] == "running" else 0.0  # else the loop neither works nor waits
+    shares = {"working": working, "waiting_input": waits, "waiting_room": 0.0}
     could = _could(verdict["loop_capacity"])
     limits = verdict["limiting"] == "training loop"
     lines.append(_row(screen, limits, "training loop", "", _shares(screen, shares), " " * (ready + 5), could))
