@@ -70,6 +70,15 @@ def test_a_client_that_does_not_read_is_not_read_from_and_its_messages_come_once
         assert [bytes(frames[0]) for _, frames in found] == [b"hello"] * 5
 
 
+def test_a_message_behind_many_commands_is_read():
+    with door_and_guest() as (door, waker, guest, _):
+        guest.sendall(b"\x04\x05\x04MORE" * 200 + MESSAGE)
+        found = []
+        while not found:
+            found = door.wait(SOON_S, waker)
+        assert [bytes(frame) for frame in found[0][1]] == [b"hello"]
+
+
 @for_each("size", [0, 5, 255, 256, 40_000])
 def test_messages_arrive_as_they_were_said(size):
     with door_and_guest() as (door, waker, guest, identity):

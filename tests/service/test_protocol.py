@@ -76,6 +76,7 @@ def test_only_a_batch_has_more_frames():
         [2, TOKEN, 0, 0, 0, 1, 5000],
         [2, TOKEN, 0, 0, 0, 1, 1, "x" * 65],
         [2, TOKEN, 0, 0, 0, 1, 1, "", 0, b"", [-1]],
+        *([3, TOKEN, 0, 0, 0, 0, waited_s] for waited_s in (-1.0, float("nan"), float("inf"))),
         {"session": TOKEN},
         17,
         None,

@@ -45,7 +45,13 @@ def test_this_machine_alone_needs_no_keys(address):
     assert is_local(address)
 
 
-@for_each("address", ["5557", "http://127.0.0.1:1", "tcp://127.0.0.1", "ipc://", 5557, None, "tcp://a:b"])
+@for_each(
+    "address",
+    [
+        *("5557", "http://127.0.0.1:1", "tcp://127.0.0.1", "ipc://", 5557, None, "tcp://a:b", "tcp://a..b:1"),
+        *(f"tcp://{'a' * 64}:1", "tcp://a\0b:1", "ipc:///tmp/a\0b"),
+    ],
+)
 def test_an_address_that_makes_no_sense_is_a_plan_error(address):
     with pytest.raises(ps.PlanError, match="an address is tcp://host:port or ipc:///path"):
         ps.serve(pipeline(), address)
@@ -344,7 +350,17 @@ def test_more_credit_than_a_client_takes_is_a_plan_error():
 def test_addresses_and_key_files_that_cannot_be_are_refused_with_what_to_do(tmp_path):
     with pytest.raises(ps.PlanError, match="up to 65535"):
         ps.serve(ps.from_sequence([1]).batch(1), bind="tcp://127.0.0.1:99999")
-    with pytest.raises(ps.PlanError, match="has no port; give the one that the server prints"):
-        ps.connect("tcp://127.0.0.1:*")
+    for port in ("*", "0"):
+        with pytest.raises(ps.PlanError, match="has no port; give the one that the server prints"):
+            ps.connect(f"tcp://127.0.0.1:{port}")
+    for called in (ps.connect, lambda address: ps.serve(ps.from_sequence([1]), address)):
+        with pytest.raises(ps.PlanError, match="the path of a Unix socket has at most"):
+            called(f"ipc://{tmp_path}/{'a' * 110}")
+    with pytest.raises(ps.PlanError, match="must be positive, got '3'"):
+        ps.connect("tcp://127.0.0.1:5557", timeout_s="3")
+    with pytest.raises(ps.ServiceError, match=r"No such file or directory$"):
+        ps.serve(ps.from_sequence([1]), f"ipc://{tmp_path}/none/socket")
+    with pytest.raises(ps.ServiceError, match="cannot be written: No such file or directory"):
+        make_key(tmp_path / "none" / "a.key")
     with pytest.raises(ps.ServiceError, match="penstock keygen"):
         ps.connect("tcp://127.0.0.1:5557", key=tmp_path / "no.key")

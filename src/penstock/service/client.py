@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic, perf_counter
 from typing import Any, ClassVar
 
-from penstock.checks import whole_number
+from penstock.checks import check_positive, whole_number
 from penstock.errors import CodecError, PlanError, ServiceError, StateMismatch
 from penstock.memory.network import decode
 from penstock.memory.scan import DOOR
@@ -335,13 +335,13 @@ def connect(
     key: str | os.PathLike[str] | None = None,
     rank: int | None = None,
     world: int | None = None,
-    timeout_s: float = 60,
+    timeout_s: float | None = 60,
 ) -> Pipeline[Any]:
     """The batches of a data server; several addresses are several servers of the same pipeline.
 
     Nothing is sent before the pipeline is read. ``rank`` and ``world`` say which part a client of a server in mode
     ``"shard"`` reads; by default as the environment or ``torch.distributed`` have it. A server that has not
-    answered for ``timeout_s`` is a `ServiceError`.
+    answered for ``timeout_s`` is a `ServiceError`; None waits for ever.
     """
     zmq_module()
     given: list[Any] = list(addresses) if isinstance(addresses, (list, tuple)) else [addresses]
@@ -355,11 +355,10 @@ def connect(
         rank = whole_number(rank, "connect(rank=)")
     if (rank is None) != (world is None) or (rank is not None and world is not None and rank >= world):
         raise PlanError(f"connect(rank={rank}, world={world}): give both, with rank below world, or neither")
-    if isinstance(timeout_s, bool) or not timeout_s > 0:
-        raise PlanError(f"connect(timeout_s=) must be positive, got {timeout_s!r}")
+    check_positive(timeout_s, "connect(timeout_s=)")
     path = None if key is None else os.fspath(key)
     if path is not None and not read_key(path).server:
         raise PlanError(
             f"connect(key=): {path} does not name the server; make it with: penstock keygen FILE --server X.pub"
         )
-    return Pipeline(ConnectSource(given, path, rank, world, timeout_s))
+    return Pipeline(ConnectSource(given, path, rank, world, math.inf if timeout_s is None else timeout_s))

@@ -15,11 +15,10 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from penstock.errors import ServiceError
 from penstock.service.extra import zmq_module
 from penstock.service.floods import Floods
 from penstock.service.keys import Key
-from penstock.service.sockets import CLIENT_BYTES, HANDSHAKE_MS, PING_LOST_MS, PING_MS, TCP
+from penstock.service.sockets import CLIENT_BYTES, HANDSHAKE_MS, PING_LOST_MS, PING_MS, TCP, cannot_bind
 from penstock.service.waker import Waker
 
 __all__ = ["KeyedDoor"]
@@ -81,7 +80,7 @@ class KeyedDoor:
             self._socket.bind(re.sub(r":0$", ":*", address))
         except zmq.ZMQError as exc:
             self.close()
-            raise ServiceError(f"cannot bind to {address}: {exc}; is another server running there?") from None
+            raise cannot_bind(address, exc.errno, exc.strerror) from None
         self.address: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         tcp = TCP.fullmatch(self.address)
         self._floods = Floods(int(tcp[2])) if tcp is not None else None

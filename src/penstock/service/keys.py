@@ -47,6 +47,8 @@ def make_key(path: str | os.PathLike[str], server: str | os.PathLike[str] | None
         raise ServiceError(
             f"{target} exists; a key is never overwritten: remove it, or choose another name"
         ) from None
+    except OSError as exc:
+        raise ServiceError(f"the key file {target} cannot be written: {exc.strerror}") from None
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write("\n".join(["# secret key of penstock; keep it to yourself", *lines, ""]))
     target.with_name(target.name + ".pub").write_text(f"public: {key.public}\n", encoding="ascii")

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Any
 
-from penstock.errors import ServiceError
 from penstock.memory.recycle import Recycler
 from penstock.service import sockets
 from penstock.service.frames import Frames
 from penstock.service.protocol import Malformed
+from penstock.service.sockets import cannot_bind
 from penstock.service.waker import Waker
 from penstock.service.zmtp import Wire, target_of
 
@@ -113,12 +113,10 @@ class PlainDoor:
         found: list[tuple[bytes, Sequence[memoryview]]] = []
         guest.heard = monotonic()
         try:
-            while (frames := guest.wire.receive()) is not None:
+            while len(found) < _AT_ONCE and (frames := guest.wire.receive()) is not None:
                 found.append((guest.identity, frames))
-                if len(found) == _AT_ONCE:
-                    if guest.identity in self._guests:
-                        self._unread[guest.identity] = guest
-                    break
+            if not guest.wire.hungry and guest.identity in self._guests:
+                self._unread[guest.identity] = guest
             self._watch(guest)  # PONG may wait to be sent
         except Malformed:
             self._cut += guest.wire.ready
@@ -139,7 +137,7 @@ class PlainDoor:
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                sock, _ = self._listener.accept()
+                sock, peer = self._listener.accept()
             except OSError as exc:
                 if exc.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     if not self._full:
@@ -236,8 +234,7 @@ def _listening(address: str, path: str) -> socket.socket:
             listener.close()
             raise
     except OSError as exc:
-        why = exc.strerror or exc
-        raise ServiceError(f"cannot bind to {address}: {why}; is another server running there?") from None
+        raise cannot_bind(address, exc.errno, exc.strerror or str(exc)) from None
     return listener
 
 

@@ -36,6 +36,7 @@ MOST_CREDIT = 100_000
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _Token = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 _Text = Annotated[str, msgspec.Meta(max_length=2000)]
 #: a state of the served pipeline, as JSON
@@ -96,7 +97,7 @@ class Want(_Message, tag=3):
     batches: _Count
     nbytes: _Count
     #: seconds that the training loop has waited for batches
-    waited_s: float = 0.0
+    waited_s: _Seconds = 0.0
     #: in mode "split": the loop waits, and no batch is confirmed for it
     needy: bool = False
 
