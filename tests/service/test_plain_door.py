@@ -79,6 +79,15 @@ def test_a_message_behind_many_commands_is_read():
         assert [bytes(frame) for frame in found[0][1]] == [b"hello"]
 
 
+def test_little_waits_in_the_kernel_for_a_client_on_this_machine():
+    """More would not be in the cache any more when it is received."""
+    with door_and_guest() as (door, waker, _, identity):
+        door.send(identity, [bytes(16 << 20)])
+        while not door.wait(0, waker) and door._guests[identity].wire.flush():
+            pass
+        assert door._guests[identity].wire.unsent > (16 - 2) << 20
+
+
 @for_each("size", [0, 5, 255, 256, 40_000])
 def test_messages_arrive_as_they_were_said(size):
     with door_and_guest() as (door, waker, guest, identity):
