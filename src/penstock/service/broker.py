@@ -58,6 +58,8 @@ class Broker:
         self.runs: list[Run] = []
         self.ended: list[Run] = []
         self.draining = False
+        #: sessions that this server has ended although their clients read on, and when
+        self._interrupted: dict[bytes, float] = {}
         self._lines: deque[float] = deque(maxlen=MOST_LINES)
         self.counts = dict.fromkeys(("batches", "bytes", "sessions", "expired", "malformed", "refused", "runs"), 0)
 
@@ -79,6 +81,8 @@ class Broker:
             if session is None or session.turn != message.turn or session.identity != identity:
                 if isinstance(message, Want):
                     self.refuse(identity, message, "unknown", "no such session here; say hello again")
+                else:
+                    self._interrupted.pop(message.session, None)
             elif isinstance(message, Want):
                 self._want(session, message)
             else:
@@ -88,9 +92,9 @@ class Broker:
         if ask.version != protocol.VERSION:
             said = f"the server speaks protocol {protocol.VERSION}, the client {ask.version}; use one release"
             self.refuse(identity, ask, "version", said)
-        elif self.draining:
+        elif self.draining and self._is_new(ask.session):
             self.refuse(identity, ask, "draining", "this server is ending")
-        elif len(self.sessions) >= MOST_SESSIONS:
+        elif len(self.sessions) >= MOST_SESSIONS and self._is_new(ask.session):
             self.refuse(identity, ask, "busy", f"this server has {MOST_SESSIONS} sessions, and takes no more")
         else:
             self.say(identity, self.welcome(ask))
@@ -111,7 +115,7 @@ class Broker:
             self.refuse(
                 identity, hello, "numbers", f"a step of {hello.step} over {hello.servers} servers makes no sense"
             )
-        elif self.draining and hello.session not in self.sessions:
+        elif self.draining and self._is_new(hello.session):
             self.refuse(identity, hello, "draining", "this server is ending")
         elif len(self.sessions) >= MOST_SESSIONS and hello.session not in self.sessions:
             self.refuse(identity, hello, "busy", f"this server has {MOST_SESSIONS} sessions, and takes no more")
@@ -121,8 +125,13 @@ class Broker:
             at, state = session.resume
             session.vouched = self.flows.seals.holds(state, (session.epoch, session.part, at))
             self.sessions[hello.session] = session
+            self._interrupted.pop(hello.session, None)
             self.counts["sessions"] += before is None
             self.open(session, before, hello)
+
+    def _is_new(self, token: bytes) -> bool:
+        """Whether a session would be another one, and not the next turn of one that is here."""
+        return token not in self.sessions and token not in self._interrupted
 
     def open(self, session: Session, before: Session | None, hello: Hello) -> None:
         """A session begins, or begins anew."""
@@ -134,11 +143,13 @@ class Broker:
         told = session.over
         session.wants(want, self.credit, monotonic())
         self.acknowledged(session)
+        if session.token not in self.sessions:
+            return
+        # Before further batches and the end: in mode "split" a batch is the client's once it hears this.
+        self.say(session.identity, Beat(session.token, session.turn, session.sent, session.acknowledged))
         self.pump(session)
-        if session.token in self.sessions:
-            self.say(session.identity, Beat(session.token, session.turn, session.sent, session.acknowledged))
-            if session.over and told:
-                self._say_end(session)
+        if session.over and told:
+            self._say_end(session)
 
     def acknowledged(self, session: Session) -> None:
         """The client has said what it has."""
@@ -203,9 +214,8 @@ class Broker:
         read = {id(one.run) for one in self.sessions.values() if one.has_credit and not one.over}
         idle = next((run for run in self.runs if id(run) not in read), None)
         if idle is not None and not self.ended:
-            # Its clients, if there are any, say hello again once they want something.
             for session in [one for one in self.sessions.values() if one.run is idle]:
-                self.leave(session)
+                self.interrupt(session)
             if idle in self.runs:
                 self._end(idle)
         return True
@@ -269,6 +279,16 @@ class Broker:
         session.run = None
         self.sweep()
 
+    def interrupt(self, session: Session) -> None:
+        """End a session whose client is there: it says hello again once it wants something."""
+        self._interrupted[session.token] = monotonic()
+        self.leave(session)
+
+    @property
+    def read(self) -> bool:
+        """Whether clients read here, or will read on."""
+        return bool(self.sessions or self._interrupted)
+
     def sweep(self) -> None:
         """End the runs that nobody reads. One that is complete stays for clients that come a little later."""
         used = {id(one.run) for one in self.sessions.values()}
@@ -304,6 +324,7 @@ class Broker:
                         "a client of epoch %d was silent for %g s; its session ends", session.epoch, LEASE_S
                     )
             self.leave(session)
+        self._interrupted = {token: ended for token, ended in self._interrupted.items() if ended > limit}
         self.sweep()
 
     def close(self) -> None:

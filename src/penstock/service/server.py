@@ -78,10 +78,10 @@ class Server:
         """Take no new clients, and wait until those that are there have read their epoch; whether they have."""
         self._broker.draining = True
         end = monotonic() + timeout_s
-        while self._broker.sessions and not self._hurried and monotonic() < end:
+        while self._broker.read and not self._hurried and monotonic() < end:
             if self._closing.wait(0.05):
                 break
-        return not self._broker.sessions
+        return not self._broker.read
 
     def hurry(self) -> None:
         """Have `drain` wait no longer. May be called by the handler of a signal."""

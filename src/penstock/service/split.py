@@ -220,7 +220,7 @@ class SplitBroker(Broker):
             self.counts["taken"] += 1
             said = "another server has handed out these batches, or has this session; say hello again"
             self.say(session.identity, Refused(session.token, session.turn, "unknown", said))
-            self.leave(session)
+            self.interrupt(session)
             return
         for number in numbers:
             session.leased.popleft()
@@ -288,7 +288,7 @@ class SplitBroker(Broker):
         if any(one.needy and one.has_credit and not one.leased for one in readers):
             rich = [one for one in readers if one.leased and not one.needy]
             if rich:
-                self.leave(max(rich, key=lambda one: len(one.leased)))
+                self.interrupt(max(rich, key=lambda one: len(one.leased)))
 
     def _next(self, board: _Board) -> Item | None:
         entries = self.ledger.entries(board.run.epoch)
