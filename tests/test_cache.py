@@ -396,3 +396,16 @@ def test_passes_of_a_repeat_play_what_the_first_has_recorded(layout):
     assert samples == samples[:3] * 3
     assert len(reads) == 1
     assert first != samples[1]
+
+
+def test_what_was_lost_before_it_is_reported_at_its_place():
+    def fails(sample):
+        if sample == (1, 0):
+            raise ValueError(sample)
+        return sample
+
+    data = ps.from_sequence(range(3)).flat_map(lambda x: [(x, part) for part in range(3)])
+    data = data.map(fails, on_error="skip").cache()
+    with data.loader(inline=True) as loader:
+        reported = [(sample, len(loader.errors())) for sample in loader]
+    assert reported[2:5] == [((0, 2), 0), ((1, 1), 1), ((1, 2), 1)]

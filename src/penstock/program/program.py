@@ -277,12 +277,11 @@ class Program:
         if missing and self.store.refresh():
             kept |= self._found({place: indices[place] for place in missing})
             missing = [place for place in missing if place not in kept]
-        lost: dict[int, list[ErrorRecord]] = {}
+        lost: dict[int, list[Loss]] = {}
         failure = None
         if missing:
             made = self._made(missing, task)
-            for loss in made.losses:
-                lost.setdefault(root(loss.place), []).append(loss.record)
+            lost = _by_root(made)
             kept.update(self._kept(missing, made, task))
             failure = made.failure
         samples: list[Any] = []
@@ -291,8 +290,8 @@ class Program:
         stop = root(failure.record.place) if failure is not None and failure.record is not None else None
         for place in places:
             some, own = kept.get(place, ([], []))
+            losses += [Loss.of(len(samples) + loss.before, loss.record) for loss in lost.get(place, ())]
             samples += some
-            losses += [Loss.of(len(samples), record) for record in lost.get(place, ())]
             out += [_rooted(one, place) for one in own]
             if place == stop:
                 break
@@ -485,6 +484,19 @@ def _check_spared(places: Sequence[Place], task: Task) -> None:
         why = task.condemned.get(call_key(READING, place))
         if why is not None:
             raise WorkerDied(why)
+
+
+def _by_root(made: Chunk) -> dict[int, list[Loss]]:
+    """The losses of a chunk by the position that they began with, each before so many samples of that position."""
+    firsts: dict[int, int] = {}
+    for number, place in enumerate(made.places if made.losses else ()):
+        firsts.setdefault(root(place), number)
+    found: dict[int, list[Loss]] = {}
+    for loss in made.losses:
+        position = root(loss.place)
+        before = max(loss.before - firsts.get(position, loss.before), 0)
+        found.setdefault(position, []).append(loss._replace(before=before))
+    return found
 
 
 def _first_place(chunk: Chunk, task: Task) -> int:
