@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 from penstock.errors import LengthUnknown, OnError, PlanError
 from penstock.executors.executor import Pool
@@ -74,7 +74,10 @@ class Calling(Placing, total=False):
 
 
 def _as(op: type[Op[Any, Any]]) -> Callable[[F], F]:
-    """The method's documentation is its op's, and so is the signature of one that passes on ``**arguments``."""
+    """The method's documentation is its op's, and so is the signature of one that passes on ``**arguments``.
+
+    A wrong argument is refused in the words of the method.
+    """
 
     def documented(method: F) -> F:
         method.__doc__ = op.__doc__
@@ -82,7 +85,7 @@ def _as(op: type[Op[Any, Any]]) -> Callable[[F], F]:
         if "arguments" in own.parameters:
             taken = [own.parameters["self"], *inspect.signature(op).parameters.values()]
             method.__signature__ = own.replace(parameters=taken)  # type: ignore[attr-defined]
-        return method
+        return cast(F, names_ours(method))
 
     return documented
 
@@ -207,7 +210,6 @@ class Pipeline(Runnable[T]):
         self, size: int, *, drop_last: bool | Literal["raise"] = False, pad: Any = None, collate: None = None
     ) -> Pipeline[Any]: ...
 
-    @names_ours
     @_as(Batch)
     def batch(
         self,

@@ -61,6 +61,7 @@ def names_ours(function: Callable[P, R]) -> Callable[P, R]:
                 )
             if named := get_close_matches(unknown, own, 1):
                 raise TypeError(f"{name}() has no argument {unknown!r}; did you mean {named[0]!r}?")
+            raise TypeError(f"{name}() got an unexpected keyword argument {unknown!r}")
         if name == "from_torch" and len(args) > 1:
             named = [f"{one}={value!r}" for one, value in zip(_BY_POSITION, args[1:], strict=False)]
             written = ", ".join(["dataset", *named]).replace("num_workers", "workers")

@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 import warnings
 
 import numpy as np
@@ -63,6 +64,24 @@ def test_a_dataset_takes_the_arguments_of_a_data_loader():
         assert list(map(plain, ps.from_torch(dataset, **given))) == list(map(plain, theirs))
     assert len(ps.from_torch(dataset, batch_size=4)) == 3
     assert sorted(int(x["y"]) for x in ps.from_torch(dataset, shuffle=True)) == [n * n for n in range(10)]
+
+
+def test_batches_that_overtake_each_other_keep_the_samples_of_the_sampler():
+    seventh = threading.Event()
+
+    class Late(sets.Squares):
+        def __getitem__(self, index):
+            assert seventh.wait(30) if index == 0 else True
+            if index == 7:
+                seventh.set()
+            return index
+
+    theirs = data.DataLoader(Late(), batch_size=4, in_order=False)
+    with ps.from_torch(theirs).loader(on="thread", workers=2) as loader:
+        found = [batch.tolist() for batch in loader]
+        assert loader.torch().collate_fn is data.default_collate
+    assert found.index([0, 1, 2, 3]) > 0
+    assert sorted(found) == [batch.tolist() for batch in theirs]
 
 
 def test_random_orders_are_new_in_each_epoch_and_the_same_for_a_seed():
@@ -330,6 +349,8 @@ def test_what_cannot_be_kept_is_refused_with_the_reason():
         (lambda p: p.loader(batch_size=4), r"\.batch\(n\)"),
         (lambda p: p.loader(shuffle=True), r"\.shuffle\(\)"),
         (lambda p: p.loader(pin_memory=True), r"\.to\('cuda'\)"),
+        (lambda p: p.map(len, num_workers=4), r"^map\(\) has no argument 'num_workers'.*workers=n"),
+        (lambda p: p.shuffle(generator=1), r"^shuffle\(\) has no argument 'generator'.*loader\(seed=\.\.\.\)"),
         (lambda p: p.batch(batch_size=4), r"batch\(\) has no argument 'batch_size'"),
         (lambda p: p.batch(4, collate_fn=list), r"\.batch\(n, collate=fn\)"),
         (lambda p: ps.from_sequence([1], num_workers=2), "from_sequence"),
@@ -338,7 +359,8 @@ def test_what_cannot_be_kept_is_refused_with_the_reason():
         (lambda p: ps.from_torch([1], 2, True), r"write from_torch\(dataset, batch_size=2, shuffle=True\)"),
         (lambda p: p.loader(wokers=4), r"^loader\(\) has no argument 'wokers'; did you mean 'workers'\?$"),
         (lambda p: ps.from_torch([1], batchsize=2), "no argument 'batchsize'; did you mean 'batch_size'"),
-        (lambda p: p.loader(frobnicate=4), "unexpected keyword argument 'frobnicate'"),
+        (lambda p: p.loader(frobnicate=4), r"^loader\(\) got an unexpected keyword argument 'frobnicate'"),
+        (lambda p: p.map(len, frobnicate=4), r"^map\(\) got an unexpected keyword argument 'frobnicate'"),
     ],
 )
 def test_arguments_of_data_loader_get_an_error_that_names_ours(call, said):

@@ -41,6 +41,7 @@ class _Asked:
     batch_size: int | None = None
     drop_last: bool = False
     sampler: Any = None
+    #: one of the user's; torch's own only cuts what a sampler gives
     batch_sampler: Any = None
     workers: int | None = None
     worker_init_fn: Callable[[int], Any] | None = None
@@ -154,13 +155,16 @@ def _of_loader(torch: Any, loader: Any, workers: int | None, rest: dict[str, Any
         )
     count = loader.num_workers if workers is None else workers
     ahead = loader.prefetch_factor
+    batches = loader.batch_sampler
+    # One of torch's cuts what its sampler gives. With one of the user's, the other attributes mean nothing.
+    cut = batches if type(batches) is torch.BatchSampler else loader
     return _Asked(
         dataset=loader.dataset,
         collate=loader.collate_fn,
-        batch_size=loader.batch_size,
-        drop_last=loader.drop_last,
-        sampler=loader.sampler,
-        batch_sampler=loader.batch_sampler,
+        batch_size=cut.batch_size,
+        drop_last=bool(cut.drop_last),
+        sampler=cut.sampler,
+        batch_sampler=batches if cut is loader else None,
         workers=count or None,
         worker_init_fn=loader.worker_init_fn,
         pinned=loader.pin_memory,
@@ -220,14 +224,16 @@ def _of_dataset(
 
 
 def _mapped(torch: Any, asked: _Asked) -> Pipeline[Any]:
-    own = asked.batch_sampler is not None and type(asked.batch_sampler) is not torch.BatchSampler
-    if own:
+    by_batch = asked.batch_sampler is not None
+    if by_batch:
         pipeline = _iterated_sampler(asked.dataset, asked.batch_sampler)
-        fetch = Fetch(asked.dataset, asked.workers, asked.worker_init_fn, asked.collate)
     else:
-        sampler = asked.sampler if asked.batch_sampler is None else asked.batch_sampler.sampler
-        pipeline = _ordered(torch, asked.dataset, sampler)
-        fetch = Fetch(asked.dataset, asked.workers, asked.worker_init_fn)
+        pipeline = _ordered(torch, asked.dataset, asked.sampler)
+        if asked.batch_size is not None and not asked.in_order:
+            # Single samples would overtake each other into other batches than the sampler's.
+            pipeline = pipeline.batch(asked.batch_size, drop_last=asked.drop_last, collate=list)
+            by_batch = True
+    fetch = Fetch(asked.dataset, asked.workers, asked.worker_init_fn, asked.collate if by_batch else None)
     fetch.by_key = isinstance(pipeline.source, SamplerStream)
     pipeline = pipeline.apply(
         Read(
@@ -240,21 +246,18 @@ def _mapped(torch: Any, asked: _Asked) -> Pipeline[Any]:
             **asked.placement,
         )
     )
-    if not own:
+    if not by_batch:
         pipeline = _batched(asked, pipeline)
     return pipeline if asked.prefetched is None else pipeline.prefetch(asked.prefetched)
 
 
 def _batched(asked: _Asked, pipeline: Pipeline[Any]) -> Pipeline[Any]:
     """Samples behind a read as batches, or each by itself through the collate function."""
-    size = asked.batch_size
-    if asked.batch_sampler is not None:
-        size = asked.batch_sampler.batch_size
-    if size is None:
+    if asked.batch_size is None:
         return pipeline.map(asked.collate)
-    drop_last = asked.drop_last if asked.batch_sampler is None else bool(asked.batch_sampler.drop_last)
     seeded = asked.rng is not None
-    return pipeline.apply(Collate(size, drop_last=drop_last, collate=asked.collate, seeded=seeded))
+    collate = Collate(asked.batch_size, drop_last=asked.drop_last, collate=asked.collate, seeded=seeded)
+    return pipeline.apply(collate)
 
 
 def _ordered(torch: Any, dataset: Any, sampler: Any) -> Pipeline[Any]:

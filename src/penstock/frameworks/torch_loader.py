@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from penstock.errors import LengthUnknown
 from penstock.ops.op import Effect, Op, group_size
+from penstock.ops.read import Read
 from penstock.plan.lengths import lengths
 from penstock.plan.world import dealt, world_now
 from penstock.sources.source import Flow
@@ -58,6 +59,7 @@ class TorchLoader:
 
     def __init__(self, loader: Any, flow: Flow) -> None:
         self.loader = loader
+        self._flow = flow
         self._batch = _batch_op(flow)
         source = flow.source
         #: the dataset of `from_torch` or `from_sequence`, or the source itself
@@ -78,7 +80,8 @@ class TorchLoader:
     @property
     def collate_fn(self) -> Any:
         """What makes the batches, if it is a function of the user's or of torch."""
-        return getattr(self._batch, "collate", None)
+        reads = [op.fn.collate for op in self._flow.ops if isinstance(op, Read)]
+        return next(filter(None, reads), getattr(self._batch, "collate", None))
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration this epoch."""
