@@ -66,6 +66,23 @@ def test_a_dataset_takes_the_arguments_of_a_data_loader():
     assert sorted(int(x["y"]) for x in ps.from_torch(dataset, shuffle=True)) == [n * n for n in range(10)]
 
 
+@for_each("options", [{}, {"workers": 2}])
+def test_single_samples_are_those_of_the_dataset_and_our_ops_batch_them(options):
+    class Pairs(sets.Count):
+        def __iter__(self):
+            return ((torch.tensor([n]), n) for n in range(4))
+
+    numbers = torch.arange(4)
+    for dataset in (list(Pairs()), data.TensorDataset(numbers[:, None], numbers), Pairs()):
+        samples = ps.from_torch(dataset, **options)
+        epoch = list(samples.loader(inline=True))
+        assert {type(sample) for sample in epoch} == {tuple}
+        with samples.batch(2).to("cpu").loader(inline=True) as loader:
+            x, y = zip(*loader, strict=True)
+        assert torch.cat(x).shape == (len(epoch), 1)
+        assert torch.cat(y).tolist() == torch.cat(x).flatten().tolist() == [int(n) for _, n in epoch]
+
+
 def test_batches_that_overtake_each_other_keep_the_samples_of_the_sampler():
     seventh = threading.Event()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isfunction
 from typing import Any, Literal
 
@@ -37,7 +37,8 @@ class _Asked:
     """What a DataLoader was told, or would have been."""
 
     dataset: Any
-    collate: Callable[[Any], Any]
+    #: makes a batch of samples; of one sample, without a batch size. None: samples as they are
+    collate: Callable[[Any], Any] | None
     batch_size: int | None = None
     drop_last: bool = False
     sampler: Any = None
@@ -76,9 +77,10 @@ def from_torch(
     """A torch ``Dataset``, or a whole ``DataLoader``, as a pipeline.
 
     Of a DataLoader all is taken over: dataset, sampler, batch size, ``collate_fn``, workers. Of a dataset, the
-    arguments mean what they mean there, and without a batch size the pipeline gives single samples. Batches are
-    made by torch's ``default_collate`` unless there is a ``collate_fn``, so numbers become tensors. ``workers=n``
-    reads in n processes; ``worker_init_fn`` and ``get_worker_info()`` work there as in a DataLoader.
+    arguments mean what they mean there. Without a batch size the pipeline gives single samples, as the dataset
+    makes them. Batches are made by torch's ``default_collate`` unless there is a ``collate_fn``, so numbers become
+    tensors. ``workers=n`` reads in n processes; ``worker_init_fn`` and ``get_worker_info()`` work there as in a
+    DataLoader.
 
     Random orders are drawn from ``loader(seed=)`` and not from torch's generator. ``rng="global"`` seeds the
     global generators of Python, numpy and torch for every sample in worker processes, so that a dataset that
@@ -204,7 +206,7 @@ def _of_dataset(
         size = given["batch_size"]
         if size is None and given.get("drop_last"):
             raise PlanError("from_torch(drop_last=True) drops a short last batch; give batch_size= too")
-        collate = given.get("collate_fn") or (torch.default_convert if size is None else torch.default_collate)
+        collate = given.get("collate_fn") or (None if size is None else torch.default_collate)
         told = {"batch_size": size, "drop_last": given.get("drop_last", False)}
         init = given.get("worker_init_fn")
         return _Asked(dataset, collate, workers=workers or None, worker_init_fn=init, **told, **rest)
@@ -217,7 +219,10 @@ def _of_dataset(
         made = torch.DataLoader(dataset, **given)  # torch's own checks, and its own defaults
     except ValueError as exc:
         raise PlanError(f"from_torch: {exc}") from None
-    return _of_loader(torch, made, workers, rest)
+    asked = _of_loader(torch, made, workers, rest)
+    # torch would make lists of tuples, which batch() does not stack.
+    raw = given["batch_size"] is None and "collate_fn" not in given
+    return replace(asked, collate=None) if raw else asked
 
 
 # ---------------------------------------------------------------------- map-style datasets
@@ -254,7 +259,7 @@ def _mapped(torch: Any, asked: _Asked) -> Pipeline[Any]:
 def _batched(asked: _Asked, pipeline: Pipeline[Any]) -> Pipeline[Any]:
     """Samples behind a read as batches, or each by itself through the collate function."""
     if asked.batch_size is None:
-        return pipeline.map(asked.collate)
+        return pipeline if asked.collate is None else pipeline.map(asked.collate)
     seeded = asked.rng is not None
     collate = Collate(asked.batch_size, drop_last=asked.drop_last, collate=asked.collate, seeded=seeded)
     return pipeline.apply(collate)

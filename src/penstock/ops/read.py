@@ -197,7 +197,7 @@ class Parts:
         worker_init_fn: Callable[[int], Any] | None,
         batch_size: int | None,
         drop_last: bool,
-        collate: Callable[[Any], Any],
+        collate: Callable[[Any], Any] | None,
     ) -> None:
         self.dataset = dataset
         self.workers = workers
@@ -224,7 +224,9 @@ class Parts:
                 short = len(group) < (self.batch_size or 1)
                 if not group or (short and self.drop_last):
                     return
-                batch = self.collate(group if self.batch_size is not None else group[0])
+                batch = group if self.batch_size is not None else group[0]
+                if self.collate is not None:
+                    batch = self.collate(batch)
             yield batch
             if short:
                 return
