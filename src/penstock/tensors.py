@@ -47,7 +47,8 @@ def has_dlpack(value: Any) -> bool:
 def dtype_name(tensor: Any) -> str | None:
     """The name of a tensor's dtype, if arrays can carry its bits: a plain one, on any device that has values."""
     name = str(tensor.dtype).removeprefix("torch.")
-    plain = tensor.layout is sys.modules["torch"].strided and tensor.device.type != "meta"
+    strided = tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
+    plain = strided and tensor.device.type != "meta"
     return name if plain and name in ARRAY_DTYPES else None
 
 

@@ -121,6 +121,7 @@ class OnDevice(torch.Tensor):
     def copy_(self, source, non_blocking=False):
         assert non_blocking, "a blocking copy holds up the host"
         assert self.fake.is_pinned(source), "a copy from memory that is not pinned holds up the host"
+        assert source.stride() == self.stride(), "a copy that is not of one piece holds up the host"
         plain = self.as_subclass(torch.Tensor)
         self.fake.cuda.current_stream().put("copy", lambda: plain.copy_(source), self.fake.device_state.copy_s)
         return self
@@ -184,16 +185,16 @@ class FakeTorch:
     def device(self, *args):
         return torch.device(*args)
 
-    def empty(self, *shape, dtype=None, device=None, pin_memory=False):
+    def empty(self, *shape, dtype=None, pin_memory=False):
         made = torch.empty(*shape, dtype=dtype)
         if pin_memory:
             self._kept.append(made)  # so that no other memory gets its address
             self._pinned.add(made.untyped_storage().data_ptr())
             self.device_state.pinned_bytes += made.nbytes
-        if device is not None:
-            made.zero_()
-            return made.as_subclass(self.tensor_type)
         return made
+
+    def empty_like(self, source, *, device):
+        return torch.zeros_like(source).as_subclass(self.tensor_type)
 
     def is_pinned(self, tensor):
         return tensor.untyped_storage().data_ptr() in self._pinned

@@ -154,6 +154,16 @@ def test_a_tensor_that_requires_grad_is_copied_without_its_graph(fake):
     assert moved.tolist() == [1, 1, 1]
 
 
+def test_tensors_keep_their_memory_format(fake):
+    torch = pytest.importorskip("torch")
+    images = torch.arange(96.0).reshape(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    gaps = torch.arange(6.0)[::2]
+    moved, packed = ps.from_iterable([images, gaps]).to("cuda")
+    fake.device_state.run()
+    assert moved.is_contiguous(memory_format=torch.channels_last)
+    assert (moved.tolist(), packed.tolist()) == (images.tolist(), [0, 2, 4])
+
+
 def test_a_place_of_its_own_behind_to_is_refused(fake):
     with pytest.raises(ps.PlanError, match=r"map\(lambda\) behind to\('cuda'\) has a place of its own"):
         numbers(8).to("cuda").map(lambda x: x, workers=2).loader()

@@ -59,6 +59,15 @@ def test_samples_arrive_as_they_were(tree):
     assert difference(crossed(tree), tree) is None
 
 
+def test_axes_keep_their_order_in_memory():
+    for axes in ((0, 3, 1, 2), (3, 2, 1, 0), (1, 0, 2, 3)):
+        for dtype in ("u1", "i4,f8"):
+            array = np.zeros((2, 1, 4, 3), dtype).transpose(axes)
+            found = crossed(array)
+            assert difference(found, array) is None
+            assert found.transpose(np.argsort(axes)).flags.c_contiguous
+
+
 def test_a_memmap_arrives_as_an_array(tmp_path):
     for dtype in ("u1", "i4,f8"):
         found = crossed(np.memmap(tmp_path / "file", dtype, "w+", shape=(3, 4)))
@@ -148,6 +157,22 @@ def test_tensors_arrive_as_tensors_of_the_memory():
         one[...] = 7
     assert (decode(header, memory)[0] == 7).all()
     assert crossed(torch.ones(3, requires_grad=True)).requires_grad
+
+
+def test_tensors_keep_their_memory_format():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.uint8, torch.bfloat16):
+        images = torch.arange(48).reshape(1, 3, 4, 4).to(dtype, memory_format=torch.channels_last)
+        found = crossed(images)
+        assert torch.equal(found, images)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_a_nested_tensor_arrives_as_it_was():
+    torch = pytest.importorskip("torch")
+    parts = crossed(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])).unbind()
+    assert [part.tolist() for part in parts] == [[1, 1], [1, 1, 1]]
 
 
 def test_a_tensor_with_a_history_is_refused_with_a_way_out():

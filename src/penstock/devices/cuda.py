@@ -100,22 +100,22 @@ class CudaTransfer(Transfer):
         if source.device.type != "cpu" or source.layout is not self._torch.strided or source.is_nested:
             tensor = source.to(self._device, non_blocking=True)
         else:
-            tensor = self._torch.empty(source.shape, dtype=source.dtype, device=self._device)
+            tensor = self._torch.empty_like(source, device=self._device)  # with its memory format
             if source.numel():
-                tensor.copy_(self._staged(source, held), non_blocking=True)
+                tensor.copy_(self._staged(source, tensor.stride(), held), non_blocking=True)
             self._bytes += source.nbytes
         if self._dtype is not None and tensor.is_floating_point():
             tensor = tensor.to(self._dtype)
         return tensor
 
-    def _staged(self, source: Any, held: list[Any]) -> Any:
-        """The values of `source` in pinned memory, which is in `held` from now on."""
-        if source.is_pinned():
+    def _staged(self, source: Any, strides: Any, held: list[Any]) -> Any:
+        """The values of `source` in pinned memory with these `strides`; the memory is in `held` from now on."""
+        if source.is_pinned() and source.stride() == strides:
             held.append(source)
             return source
         buffer = self._pinned.take(source.nbytes)
         held.append(buffer)
-        staged = buffer[: source.nbytes].view(source.dtype).view(source.shape)
+        staged = buffer[: source.nbytes].view(source.dtype).as_strided(source.shape, strides)
         staged.copy_(source)
         return staged
 

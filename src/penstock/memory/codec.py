@@ -7,8 +7,8 @@ That is up to three times as fast as `penstock.memory.network` for small values,
 * **Copied once.** `layout_of` only measures; `Layout.write` copies every array straight to its place.
 * **Viewed, not copied.** Arrays and tensors that were decoded look into the memory and keep it alive. They can be
   written to if the memory can.
-* **As they were**: type, values, and what is shared between the samples of one layout. Arrays become contiguous,
-  a memmap becomes an array, and tensors arrive on the CPU.
+* **As they were**: type, values, the order of axes in memory, and what is shared between the samples of one layout.
+  Arrays with gaps become contiguous, a memmap becomes an array, and tensors arrive on the CPU.
 """
 
 from __future__ import annotations
@@ -86,13 +86,12 @@ class ArrayPickler(cloudpickle.Pickler):  # type: ignore[misc]
         dtype = array.dtype
         if dtype.hasobject:
             return NotImplemented
-        flags = array.flags
-        turned = flags.f_contiguous and not flags.c_contiguous
-        form = dtype.char if dtype.isbuiltin == 1 else dtype, array.shape, "F" if turned else "C", writeable
+        plain, strides = (array, None) if array.flags.c_contiguous else in_memory_order(array)
+        form = dtype.char if dtype.isbuiltin == 1 else dtype, array.shape, strides, writeable
         if dtype.names and array.size:
             # Copied as plain bytes, and not field by field.
-            array = array.view(np.dtype((np.void, dtype.itemsize)))
-        return make_array, (self.apart(array.T if turned else array), *form)
+            plain = plain.view(np.dtype((np.void, dtype.itemsize)))
+        return make_array, (self.apart(plain), *form)
 
     def tensor(self, tensor: Any) -> Any:
         """The reduction of a tensor whose bytes are left out; NotImplemented if torch has to pickle it."""
@@ -104,21 +103,32 @@ class ArrayPickler(cloudpickle.Pickler):  # type: ignore[misc]
         name = None if vars(tensor) else dtype_name(tensor)
         if name is None:
             return NotImplemented
-        array = np.ascontiguousarray(array_of(tensor))
-        return make_tensor, (self.apart(array), name, tuple(tensor.shape), tensor.requires_grad)
+        array = array_of(tensor)
+        plain, strides = (array, None) if array.flags.c_contiguous else in_memory_order(array)
+        form = name, tuple(tensor.shape), strides, tensor.requires_grad
+        return make_tensor, (self.apart(np.ascontiguousarray(plain)), *form)
 
 
-def make_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any, writeable: bool) -> NDArray[Any]:
+def in_memory_order(array: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, ...] | None]:
+    """An array with its axes as they lie in memory, and its strides; itself and None if there are gaps between.
+
+    So an array that was transposed is copied in one piece, and arrives as it was.
+    """
+    turned = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
+    return (turned, array.strides) if turned.flags.c_contiguous else (array, None)
+
+
+def make_array(buffer: Any, dtype: Any, shape: tuple[int, ...], strides: Any, writeable: bool) -> NDArray[Any]:
     """An array that looks into a buffer."""
-    array: NDArray[Any] = np.ndarray(shape, dtype, buffer, order=order)
+    array: NDArray[Any] = np.ndarray(shape, dtype, buffer, strides=strides)
     if not writeable:
         array.flags.writeable = False
     return array
 
 
-def make_tensor(buffer: Any, name: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+def make_tensor(buffer: Any, name: str, shape: tuple[int, ...], strides: Any, requires_grad: bool) -> Any:
     """A tensor that looks into a buffer."""
-    tensor = tensor_of(np.ndarray(shape, ARRAY_DTYPES[name], buffer), name)
+    tensor = tensor_of(np.ndarray(shape, ARRAY_DTYPES[name], buffer, strides=strides), name)
     return tensor.requires_grad_() if requires_grad else tensor
 
 
