@@ -25,7 +25,11 @@ def examples(count: int, shrink: bool = True) -> Callable[[Any], Any]:
     """
     # Here, since worker processes import test modules, and with them this one.
     from hypothesis import HealthCheck, Phase, seed, settings
+    from hypothesis.internal.conjecture import providers
 
+    # Hypothesis would also draw constants from the modules of src imported by then: examples would depend on the
+    # order of the tests and on every line of src, and each process would parse all of src to find them.
+    providers._get_local_constants = lambda: providers._local_constants
     phases = [Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])]
     chosen = settings(
         max_examples=count * TIMES,

@@ -246,6 +246,7 @@ def steps(draw, kind, used, first):
     if "carries" not in used and "ends" not in used:
         # What a cache keeps of epochs that differ is its own affair; see the tests of cache.
         choices["cache"] = lambda: simple("cache", model=lambda upstream: upstream, kind=kind, traits={"keeps"})
+    if not used & {"carries", "ends", "apart"}:  # a part of another is read from its beginning in every epoch
         choices["epoch"] = lambda: simple("epoch", small + 1, model=stretches(small + 1), kind=kind,
                                           traits={"carries", "cuts"})  # fmt: skip
     if not used & {"keeps", "carries", "zips"}:
@@ -346,8 +347,10 @@ def chains(draw, longest=5, join=True):
         assume("ends" not in chain.traits or verb != "zip")
     else:
         chain = draw(sources())
+    apart = frozenset() if join else {"apart"}
     for _ in range(draw(st.integers(0, longest))):
-        chain = chain.then(draw(steps(chain.kind, chain.traits, not chain.steps and "joins" not in chain.traits)))
+        first = not chain.steps and "joins" not in chain.traits
+        chain = chain.then(draw(steps(chain.kind, chain.traits | apart, first)))
     return chain
 
 

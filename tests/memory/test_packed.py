@@ -9,8 +9,9 @@ from operator import add, eq
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.random_examples import examples
 
 from penstock.memory.packed import PackedList, pack_list, worth_packing
 from penstock.memory.parcel import pack, unpack
@@ -39,7 +40,7 @@ def alike(one, other):
     return repr(one) == repr(other)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(st.lists(plain, max_size=12), st.data())
 def test_items_and_slices_are_those_of_the_list(items, data):
     made = packed(items)
