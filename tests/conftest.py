@@ -48,9 +48,8 @@ FEW_LAYOUTS = (
     Layout("thread", 3, order=1),
 )
 
-#: imports that are worth a `gc.freeze`
-_MANY_MODULES = 100
-_modules_seen = 0
+#: the file whose tests run, and how many hundred modules are imported
+_running: tuple[Path | None, int] = None, 0
 
 
 def pytest_configure() -> None:
@@ -162,7 +161,7 @@ def _imports_torch(item: pytest.Item) -> bool:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.path not in _modules_with_processes(item.session):
         _warm.close()
-    _freeze_imported()
+    _freeze_before(item.path)
 
 
 @cache
@@ -170,11 +169,14 @@ def _modules_with_processes(session: pytest.Session) -> set[Path]:
     return {item.path for item in session.items if "warm_processes" in getattr(item, "fixturenames", ())}
 
 
-def _freeze_imported() -> None:
-    """Exempt what imports have made from garbage collection: with torch, a collection would take 0.2 s."""
-    global _modules_seen
-    if len(sys.modules) > _modules_seen + _MANY_MODULES:
-        _modules_seen = len(sys.modules)
+def _freeze_before(path: Path) -> None:
+    """Between files, and after many imports, exempt what lives from garbage collection.
+
+    Every look for leaks may be a collection, and one takes 0.2 s with all that torch or a file of tests keeps.
+    """
+    global _running
+    if (now := (path, len(sys.modules) // 100)) != _running:
+        _running = now
         gc.collect()
         gc.freeze()
 

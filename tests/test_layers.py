@@ -118,11 +118,6 @@ def layer(name):
     raise AssertionError(f"{name} has no place in the order: add it to LAYERS")
 
 
-@cache
-def tree(name):
-    return ast.parse(MODULES[name].read_text())
-
-
 def imports(node):
     """The penstock modules that `node` imports, by their names below the package."""
     if isinstance(node, ast.Import):
@@ -141,19 +136,33 @@ def _module(path):
     return path.removeprefix("penstock.") if path.startswith("penstock.") else path
 
 
-def typing_only(name):
-    """Nodes below `if TYPE_CHECKING`."""
-    blocks = [
-        node for node in ast.walk(tree(name))
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-    ]  # fmt: skip
-    return {id(node) for block in blocks for node in ast.walk(block)}
+def statements(body, function=""):
+    """Every statement and the function that it stands in, except below `if TYPE_CHECKING`.
+
+    Expressions, of which a file mostly consists, cannot import.
+    """
+    for node in body:
+        yield node, function
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            yield from statements(node.orelse, function)
+            continue
+        inner = node.name if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else function
+        for field in ("body", "handlers", "cases", "orelse", "finalbody"):
+            yield from statements(getattr(node, field, ()), inner)
 
 
 @cache
+def imports_of(name):
+    """What a module imports, each with the function that does.
+
+    Its tree is not kept: garbage collections would go through the trees of all modules until pytest ends.
+    """
+    body = ast.parse(MODULES[name].read_text()).body
+    return {(function, found) for node, function in statements(body) for found in imports(node)}
+
+
 def imported_by(name):
-    skipped = typing_only(name)
-    return {found for node in ast.walk(tree(name)) if id(node) not in skipped for found in imports(node)}
+    return {found for _, found in imports_of(name)}
 
 
 @for_each("name", MODULES)
@@ -191,10 +200,9 @@ def test_there_is_no_import_cycle():
 
 @for_each("name", MODULES)
 def test_no_function_imports_a_penstock_module(name):
-    for node in ast.walk(tree(name)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            found = {inner for part in ast.walk(node) for inner in imports(part)} - LATE.get(name, set())
-            assert not found, f"{name}.{node.name} imports {', '.join(sorted(found))}"
+    late = LATE.get(name, set())
+    for function, found in sorted(imports_of(name)):
+        assert not function or found in late, f"{name}.{function} imports {found}"
 
 
 @for_each("name", [name for name in MODULES if not name.startswith("testing")])
