@@ -130,6 +130,16 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Any:
+    """Almost nothing that it makes is garbage; to look for some would take an eighth of its time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collect_file() -> Any:
     """Files of tests have no examples in docstrings; to look for them is a quarter of the time of collection."""
     found = yield

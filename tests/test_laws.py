@@ -40,7 +40,7 @@ FEW = [3, 4, 12, 34, 55, 72, 100, 103, 130, 141, 2, 17, 20, 38, 53, 116]
 SOAK = {Case: 200, Worlds: 100}
 GIVEN = [int(seed) for seed in os.environ.get("PENSTOCK_LAWS", "").split(",") if seed]
 #: how often one pipeline is tried, in `make test` and in random runs
-MANY = 4 if RANDOM is None else 12
+MANY = 3 if RANDOM is None else 12
 
 
 def a(kind: str, n: int, *steps: Step, parts: tuple[Design, ...] = (), flag: str = "") -> Design:
@@ -189,8 +189,7 @@ BROKEN: dict[str, Design] = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_has_broken_a_law_does_not_again(what):
-    for salt in range(2 if not BROKEN[what].ordered else 1):
-        Case((what, salt), given=BROKEN[what], places=2).check()
+    Case((what, 0), given=BROKEN[what], places=2).check()
 
 
 @pytest.mark.soak

@@ -33,11 +33,11 @@ def step_on(fake, batch, seen):
 
 def test_steps_see_their_batches_though_the_device_lags_behind(fake):
     seen = []
-    with numbers(400).to("cuda").loader() as loader:
+    with numbers(120).to("cuda").loader() as loader:
         for batch in loader:
             step_on(fake, batch, seen)
     fake.device_state.run()
-    assert seen == [list(range(first, first + 4)) for first in range(0, 400, 4)]
+    assert seen == [list(range(first, first + 4)) for first in range(0, 120, 4)]
 
 
 def test_pinned_memory_is_used_again_and_only_after_its_copy(fake):

@@ -286,7 +286,9 @@ def test_nothing_outlives_a_parent_that_is_killed_after_its_server():
     await_end_of([*pids, server.pid])
 
 
-@pytest.mark.parametrize("then", [pytest.param("", marks=pytest.mark.soak), "raise ValueError", "os._exit(3)"])
+@pytest.mark.parametrize(
+    "then", ["raise ValueError", *(pytest.param(then, marks=pytest.mark.soak) for then in ("", "os._exit(3)"))]
+)
 def test_a_parent_that_ends_without_closing_leaves_nothing_and_says_nothing(then):
     script = parent_script([("spin", method) for method in METHODS], then)
     done = subprocess.run(

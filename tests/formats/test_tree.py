@@ -69,7 +69,7 @@ RANDOM = st.recursive(
 )
 
 
-@examples(60)
+@examples(25)
 @given(tree=RANDOM)
 def test_any_tree_comes_back_as_it_was(tree):
     for name, through in ENCODINGS.items():

@@ -101,7 +101,7 @@ def test_an_exception_in_worker_init_fn_says_where_it_was_raised(make):
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few CPUs
-@pytest.mark.parametrize("options", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}])
+@pytest.mark.parametrize("options", [{"batch_size": 4, "drop_last": True}, {"batch_size": None}])
 def test_parts_of_an_iterable_dataset_come_as_from_a_data_loader(options):
     loader = data.DataLoader(sets.Sharded(23), num_workers=3 if options.get("drop_last") else 2, **options)
     theirs = [batch.tolist() if isinstance(batch, torch.Tensor) else batch for batch in loader]

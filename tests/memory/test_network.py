@@ -85,7 +85,7 @@ trees = st.recursive(
 )
 
 
-@examples(80)
+@examples(40)
 @given(trees)
 def test_samples_arrive_as_they_were(tree):
     assert alike(crossed(tree), tree)
@@ -307,7 +307,7 @@ def test_a_damaged_header_gives_a_tree_inside_of_the_memory_or_a_clear_error(tre
     assert outcomes["tree"] > 0
 
 
-@examples(150)
+@examples(60)
 @given(st.binary(max_size=200), st.binary(max_size=200))
 def test_any_bytes_give_a_tree_or_a_clear_error(header, memory):
     for data in (header, bytes([network.VERSION]) + header):
@@ -334,7 +334,7 @@ def through_the_door(tree, limits=DOOR):
     return decode(layout.header, [bytearray(one) for one in layout.frames()], limits)
 
 
-@examples(80)
+@examples(40)
 @given(words)
 def test_samples_arrive_through_the_door_as_they_were(tree):
     assert alike(through_the_door(tree), tree)

@@ -140,7 +140,7 @@ def interrupted_at(run, k):
 def test_after_an_interrupt_the_next_epoch_is_whole(run):
     points = interrupted_at(run, _MANY).points
     assert points > 300
-    for k in range(7, points, points // 4):
+    for k in range(7, points, points // 3):
         interrupted_at(run, k)
 
 

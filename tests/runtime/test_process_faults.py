@@ -104,6 +104,7 @@ def test_random_kills_change_nothing_in_a_stream():
     survives(ps.from_iterable(lambda: iter(range(300))).map(load, on="process", workers=2), 2)
 
 
+@pytest.mark.soak
 def test_random_kills_change_nothing_in_a_stream_of_large_samples():
     def records():
         for number in range(100):
@@ -122,7 +123,7 @@ def test_random_kills_change_nothing_where_one_sample_becomes_many():
             spend(0.0004)
             yield x, number
 
-    survives(ps.from_sequence(range(8)).flat_map(many, on="process", workers=2), 2)
+    survives(ps.from_sequence(range(5)).flat_map(many, on="process", workers=2), 2)
 
 
 def test_random_kills_change_nothing_with_a_filter_and_a_cache():
@@ -130,7 +131,7 @@ def test_random_kills_change_nothing_with_a_filter_and_a_cache():
         spend(0.0003)
         return x * 2
 
-    pipeline = ps.from_sequence(range(300)).map(load, on="process", workers=2)
+    pipeline = ps.from_sequence(range(150)).map(load, on="process", workers=2)
     survives(pipeline.filter(lambda x: x % 3).cache().map(lambda x: spend(0.0003) or x + 1), 1, epochs=2)
 
 
@@ -139,7 +140,7 @@ def test_random_kills_change_nothing_in_two_stages_of_processes():
         spend(0.0003)
         return x + 1
 
-    pipeline = ps.from_sequence(range(300)).map(load, on="process", workers=2)
+    pipeline = ps.from_sequence(range(150)).map(load, on="process", workers=2)
     survives(pipeline.shuffle(64, seed=1).map(load, on="process", workers=1).batch(5), 2)
 
 
@@ -150,8 +151,8 @@ def test_random_kills_change_nothing_where_samples_are_skipped():
             raise ValueError(x)
         return x
 
-    pipeline = ps.from_sequence(range(300)).map(picky, on="process", workers=2, on_error="skip").batch(8)
-    survives(pipeline, 2, lost=range(0, 300, 7))
+    pipeline = ps.from_sequence(range(150)).map(picky, on="process", workers=2, on_error="skip").batch(8)
+    survives(pipeline, 2, lost=range(0, 150, 7))
 
 
 # ---------------------------------------------------------------------- kills at chosen moments
@@ -314,7 +315,7 @@ def soak(*values):
     ("stuck", "isolate"),
     [
         ("a loop that holds the interpreter lock", ""),
-        ("a nested pipeline", "isolate=True"),
+        soak("a nested pipeline", "isolate=True"),
         soak("a loop that holds the interpreter lock", "isolate=True"),
         soak("a nested pipeline", ""),
         soak("a regular expression", ""),
@@ -415,7 +416,7 @@ def test_a_sample_that_closes_the_descriptors_of_its_worker_ends_in_an_error():
         assert type(exc) is ps.WorkerDied
 
 
-@pytest.mark.parametrize("layout", ["shuffle", "stream", "filter before", soak("batch"), soak("no batch")])
+@pytest.mark.parametrize("layout", ["shuffle", "filter before", soak("stream"), soak("batch"), soak("no batch")])
 def test_several_samples_that_kill_are_left_out_and_no_other(layout):
     bad = [3, 4, 40]
     source = ps.from_iterable(lambda: iter(range(50))) if layout == "stream" else ps.from_sequence(range(50))
@@ -478,7 +479,7 @@ def test_a_sample_that_kills_while_it_is_read_is_named():
         assert indices(loader) == [17]
 
 
-@pytest.mark.parametrize("batches", [1, 4])
+@pytest.mark.parametrize("batches", [1, soak(4)])
 def test_a_batch_that_kills_in_collate_is_an_error_at_its_place(batches, monkeypatch):
     def collate(samples):
         if 17 in samples:
@@ -495,7 +496,7 @@ def test_a_batch_that_kills_in_collate_is_an_error_at_its_place(batches, monkeyp
         assert indices(loader) == [16]
 
 
-@pytest.mark.parametrize("batches", [1, 4])
+@pytest.mark.parametrize("batches", [soak(1), 4])
 def test_a_batch_that_kills_behind_batch_is_skipped_alone(batches, monkeypatch):
     def kills(batch):
         if 17 in batch:
@@ -669,9 +670,9 @@ LOOPS = {
 @pytest.mark.parametrize(
     ("loop", "on_error"),
     [
-        ("a factory that exits", "raise"),
-        soak("a factory that exits", "skip"),
         ("a function whose arrival kills", "raise"),
+        soak("a factory that exits", "raise"),
+        soak("a factory that exits", "skip"),
         soak("every sample kills", "raise"),
         soak("every sample kills", "skip"),  # some hundred deaths
     ],
@@ -744,6 +745,7 @@ for options in {}, {"isolate": True}:
 """
 
 
+@pytest.mark.soak  # tests/memory/test_block.py has the same law without processes
 def test_a_small_dev_shm_does_not_matter(tmp_path):
     if os.system("unshare -rm sh -c 'mount -t tmpfs -o size=1m none /dev/shm' 2>/dev/null"):
         pytest.skip("no user namespaces here")
@@ -950,7 +952,7 @@ def test_a_break_in_one_loader_takes_nothing_from_another_on_the_same_pool(tmp_p
     pool = ps.Processes(1)
     with (
         pool,
-        ps.from_sequence(range(10)).flat_map(many, on=pool).loader(timeout_s=60) as one,
+        ps.from_sequence(range(4)).flat_map(many, on=pool).loader(timeout_s=60) as one,
         ps.from_sequence(range(100)).map(stays, on=pool).loader(timeout_s=60) as two,
     ):
         iterator = iter(one)
@@ -961,7 +963,7 @@ def test_a_break_in_one_loader_takes_nothing_from_another_on_the_same_pool(tmp_p
             iter(two)
         release(tmp_path)
         got += iterator
-        assert got == [(x, n) for x in range(10) for n in range(6)]
+        assert got == [(x, n) for x in range(4) for n in range(6)]
         assert list(left) == []
 
 

@@ -401,7 +401,7 @@ def python(*arguments, cwd, stdin=None):
 
 @pytest.mark.parametrize(
     "way",
-    ["script", "stdin", "notebook", *(pytest.param(way, marks=pytest.mark.soak) for way in ("-c", "-m", "runpy"))],
+    ["script", "notebook", *(pytest.param(way, marks=pytest.mark.soak) for way in ("stdin", "-c", "-m", "runpy"))],
 )
 def test_all_that_main_defines_works_without_a_main_guard(way, tmp_path):
     log = tmp_path / "log"
