@@ -716,13 +716,15 @@ def test_the_isolated_process_sees_the_gpus_that_the_user_lets_it_see_and_its_wo
             assert list(loader) == [""]
 
 
-def test_stats_come_over():
-    with NUMBERS.map(odd_fails, on_error="skip", workers=2).loader(isolate=True, timeout_s=20) as loader:
+def test_stats_come_over_and_with_them_the_workers_that_were_found():
+    with NUMBERS.map(odd_fails, on_error="skip", workers="auto").loader(isolate=True, timeout_s=20) as loader:
         list(loader)
         stats = loader.stats()
         assert (stats["samples"], stats["errors"], stats["deaths"], stats["stuck"]) == (40, 20, 0, 0)
         assert stats["stage.odd_fails.samples"] >= 40  # the next epoch is begun early
         assert all(isinstance(value, (int, float)) for value in stats.values())
+        code = f'.map(odd_fails, workers={stats["stage.odd_fails.workers"]}, on_error="skip")'
+        assert code in str(loader.explain())
 
 
 # ---------------------------------------------------------------------- ending

@@ -23,7 +23,7 @@ new search waits twice as long for that as the one before, so the numbers do not
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from penstock.plan.code import call_of
 from penstock.plan.plan import Stage
 from penstock.stats.counters import StageCounters
 
-__all__ = ["Seen", "Tuner", "Tuning", "as_code"]
+__all__ = ["Seen", "Tuner", "Tuning", "as_note"]
 
 #: a window is at least as long; it ends without the samples it should have seen after the longest time
 _WINDOW_S, _LONGEST_S = 0.25, 2.0
@@ -386,11 +386,14 @@ class Tuning:
         """The numbers that were found, and why they stay as they are."""
         if self._tuner is None:
             return []
-        stages = [self._lanes(crew)[0].stage for crew in self._crews]
-        found = [as_code(stage, crew.size) for stage, crew in zip(stages, self._crews, strict=True)]
         why = self._tuner.settled
         told = f"has found these numbers ({why})" if why else "is still looking; its numbers now"
-        return ["\n    ".join([f"workers='auto' {told}, as code:", *found])]
+        return [as_note(told, {self._lanes(crew)[0].stage: crew.size for crew in self._crews})]
+
+
+def as_note(told: str, found: Mapping[Stage, int]) -> str:
+    """The note on the numbers of workers that stages have."""
+    return "\n    ".join([f"workers='auto' {told}, as code:", *(as_code(*one) for one in found.items())])
 
 
 def as_code(stage: Stage, workers: int) -> str:

@@ -23,6 +23,7 @@ from penstock.core.budget import Budget, Estimate
 from penstock.core.closing import check_open
 from penstock.core.redo import BEGINNING, Start
 from penstock.core.tally import memory_tally
+from penstock.core.tuning import as_note
 from penstock.errors import PenstockError, PlanError, StageTimeout, WorkerDied
 from penstock.executors.processes import default_blocks
 from penstock.executors.startup import Process, StartOptions
@@ -119,8 +120,12 @@ class Isolated:
         self._trial = Trial()
 
     def notes(self) -> list[str]:
-        """As that of an engine. What becomes of workers in the process is not known here."""
-        return []
+        """As that of an engine, as far as the counters of the process say it."""
+        found = {}
+        for stage in {stage.site: stage for stage in self.plan.stages if stage.site.auto}.values():
+            if workers := self._stats.get(f"stage.{stage.label}.workers"):
+                found[stage] = int(workers)
+        return [as_note("has these numbers now", found)] if found else []
 
     # ------------------------------------------------------------------ epochs
 
