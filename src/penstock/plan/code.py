@@ -5,15 +5,12 @@ What a user may have written in another way, such as a lambda or a method, is le
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import MISSING, fields
 from typing import Any
 
 from penstock.ops.call import CallOp, Retry
 from penstock.ops.functions import PerWorker
-
-__all__ = ["call_of"]
 
 
 def call_of(op: CallOp[Any, Any], **changed: Any) -> str:
@@ -42,6 +39,8 @@ def _function(fn: Any) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
+        import json  # few programs print a call
+
         return json.dumps(value)
     if isinstance(value, Retry):
         return f"ps.{value!r}"
