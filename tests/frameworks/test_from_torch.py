@@ -84,13 +84,13 @@ def test_single_samples_are_those_of_the_dataset_and_our_ops_batch_them(options)
 
 
 def test_batches_that_overtake_each_other_keep_the_samples_of_the_sampler():
-    seventh = threading.Event()
+    later = threading.Event()
 
     class Late(sets.Squares):
         def __getitem__(self, index):
-            assert seventh.wait(30) if index == 0 else True
-            if index == 7:
-                seventh.set()
+            assert index or later.wait(30)
+            if index == 15:  # another batch has been made by then
+                later.set()
             return index
 
     theirs = data.DataLoader(Late(), batch_size=4, in_order=False)
