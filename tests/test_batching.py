@@ -497,3 +497,10 @@ def test_numbers_stacked_together_are_what_each_batch_would_be(samples, size):
         apart = [stacked(samples[start : start + size], str) for start in range(0, len(samples), size)]
         assert [(batch.dtype, batch.tolist()) for batch in together] == [(one.dtype, one.tolist()) for one in apart]
         assert all(batch.flags.owndata and batch.flags.writeable for batch in together)
+
+
+def test_batches_of_numbers_are_cut_together_in_a_ticket_whose_calls_are_timed_too(monkeypatch):
+    monkeypatch.setattr("penstock.program.program.applied", None)  # a call and an array for each batch
+    with ps.from_sequence(range(6)).map(int).batch(2).loader(inline=True) as loader:
+        assert plain(list(loader)) == [[0, 1], [2, 3], [4, 5]]
+        assert loader.stats()["stage.int+batch.op.batch.calls"] > 0

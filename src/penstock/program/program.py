@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import takewhile
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -117,8 +118,7 @@ class Program:
         """All samples of a ticket, as they come into the stage."""
         if ticket.samples is not None:
             return Chunk(ticket.samples, ticket.places)
-        positions = range(ticket.first, ticket.last, ticket.step)
-        return self._read_places(positions, task) if self._uncached else self._remembered(positions, task)
+        return self._read(range(ticket.first, ticket.last, ticket.step), task)
 
     def after(self, part: Part, chunk: Chunk, task: Task) -> Chunk:
         """`chunk` after a part that makes no more samples than it gets."""
@@ -159,8 +159,7 @@ class Program:
         if ticket.samples is not None:
             for start in range(0, ticket.count, size):
                 stop = start + size
-                final = stop >= ticket.count
-                yield Chunk(ticket.samples[start:stop], ticket.places[start:stop], final=final)
+                yield Chunk(ticket.samples[start:stop], ticket.places[start:stop], final=stop >= ticket.count)
             return
         positions = ticket.positions
         for start in range(0, len(positions), size):
@@ -365,12 +364,15 @@ class Program:
                 samples, places = samples[:-rest], places[:-rest]
         starts = range(0, len(samples), size)
         members: list[Place] = [places[start : start + size] for start in starts]
-        if self._stacks_numbers and task.timing is None and not task.wary:
+        if self._stacks_numbers and not task.wary:
+            began = perf_counter()
             batches = numbers_stacked(samples, size)
             if batches is not None:
+                if task.timing is not None:
+                    task.timing.since(began, step.number, len(batches))
                 return Chunk(batches, members, failure, final=chunk.final)
-        groups = [samples[start : start + size] for start in starts]
-        return applied(step, Chunk(groups, members, failure, final=chunk.final), task)
+        groups = Chunk([samples[start : start + size] for start in starts], members, failure, final=chunk.final)
+        return applied(step, groups, task)
 
     def expanded(self, step: Step, chunk: Chunk, task: Task) -> Iterator[Chunk]:
         """The outputs of every sample in turn, in parts of about a millisecond."""

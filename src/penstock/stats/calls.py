@@ -99,8 +99,12 @@ class Timing:
         """What ``run(*args)`` returns, which is `calls` calls in one."""
         began = perf_counter()
         out = run(*args)
-        self.found.append(Op(step, calls, [(perf_counter() - began) / max(calls, 1)]))
+        self.since(began, step, calls)
         return out
+
+    def since(self, began: float, step: int, calls: int) -> None:
+        """`calls` calls in one, which began then, have ended."""
+        self.found.append(Op(step, calls, [(perf_counter() - began) / max(calls, 1)]))
 
     @property
     def ops(self) -> list[tuple[int, int, list[float]]]:
