@@ -52,7 +52,7 @@ class Dispatch:
         stage_run = job.stage_run
         lane = stage_run.lane
         counters = lane.counters
-        if isinstance(job, Pull):
+        if type(job) is Pull:
             lane.advance(job.ended)
             counters.reading_s += job.seconds
             stage_run.pulled(job.pulled)

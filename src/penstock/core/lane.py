@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from itertools import count
 from time import perf_counter
-from typing import Any
+from typing import Any, final
 
 from penstock.core.budget import Budget, Estimate
 from penstock.core.progress import Progress
@@ -218,6 +218,7 @@ class Job:
         return self.number < other.number
 
 
+@final
 class Pull:
     """A turn at reading the stream."""
 

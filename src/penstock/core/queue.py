@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from penstock.ops.joint import Absent, Length
@@ -247,7 +247,10 @@ class Queue:
             return [], ()
         if len(taken) == 1:
             return taken[0]
-        return list(chain.from_iterable(one[0] for one in taken)), joined([one[1] for one in taken])
+        samples: list[Any] = []
+        for some, _ in taken:
+            samples += some
+        return samples, joined([one[1] for one in taken])
 
     def _pass_over(self, part: _Part, offset: int) -> None:
         """All samples of `part` are taken, and more will be: what was lost behind them stands before the next."""

@@ -38,7 +38,7 @@ class Reader:
         self.name = "reader"
         self.retired = False
         self.spot = new_spot("reader")
-        self.turn = self.spot.turn
+        self.turn, self.unpark = self.spot.turn, self.spot.unpark
         self.staged = is_staged(self.spot)
         self.waiting = False
         #: it has nothing to read, and there is nothing to do that would bring it something
@@ -54,10 +54,7 @@ class Reader:
     def heed(self, deadline: float) -> None:
         """A call has begun that must end by `deadline`."""
         if deadline < self.until:
-            self.spot.unpark()
-
-    def unpark(self) -> None:
-        self.spot.unpark()
+            self.unpark()
 
     def frame(self) -> None:
         return None
@@ -79,7 +76,7 @@ class Reader:
         chunk = self._at_hand(run) if run.root.outlet.ready else None
         if chunk is not None:
             return chunk
-        self.nested = crew = getattr(HERE, "crew", None)
+        self.nested = crew = HERE.crew
         nested = None if crew is None else _Nested(crew)
         ident = get_ident()
         self.inside.add(ident)
@@ -103,7 +100,7 @@ class Reader:
                     self._start()  # with nothing to read, there is time for that
                 else:
                     self._wait(run, began, timeout_s)
-                    if len(self.inside) > 1:
+                    if self.inside != {ident}:
                         self.unpark()  # it may have been meant for the other one
         finally:
             if nested is not None:
@@ -141,7 +138,7 @@ class Reader:
         engine = self.engine
         while True:
             engine.unsettled = True
-            chunk = self._popped(run)
+            chunk = self._popped(run) if run.root.outlet.ready else None
             if chunk is not None:
                 engine.rouse()
                 engine.unsettled = False
@@ -155,11 +152,13 @@ class Reader:
                 return True, None, None
             if nested is not None:
                 nested.waits()
-            if (engine.reader_works or nested is not None) and (found := self._own_job(run)) is not None:
-                self.waiting = False
-                return False, None, found
-            if run.root.outlet.ready or run.root.over:
-                continue  # the last draw has ended the epoch
+            if engine.reader_works or nested is not None:
+                found = self._own_job(run)
+                if found is not None:
+                    self.waiting = False
+                    return False, None, found
+                if run.root.outlet.ready or run.root.over:
+                    continue  # the last draw has ended the epoch
             if engine.draws and engine.asks and not self.hungry:
                 self.hungry = True
                 engine.rouse()
@@ -177,7 +176,7 @@ class Reader:
     def _popped(self, run: Run) -> Chunk | None:
         """The next chunk of the epoch, if it is there."""
         root = run.root
-        chunk = root.pop() if root.outlet.ready else None
+        chunk = root.pop()
         if chunk is not None and not root.plain:
             root.refill()
         return chunk

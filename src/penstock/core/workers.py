@@ -33,13 +33,22 @@ __all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for", "nested", "out_of"]
 LOCK = threading.RLock()
 system.at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
-#: `HERE.crew` is the crew whose worker this thread is; `HERE.nested` says that it is one of a worker process
-HERE = threading.local()
+
+class _Here(threading.local):
+    """What the calling thread is."""
+
+    #: the crew whose worker it is
+    crew: Crew | None = None
+    #: it is a worker of a worker process
+    nested = False
+
+
+HERE = _Here()
 
 
 def nested() -> bool:
     """Whether this runs inside a function of a pipeline."""
-    return getattr(HERE, "crew", None) is not None or getattr(HERE, "nested", False)
+    return HERE.crew is not None or HERE.nested
 
 
 _numbers = count(1)
@@ -138,7 +147,7 @@ class Crew:
     def _job(self, worker: Worker | None, now: float = 0.0) -> Job | Pull | None:
         """A ticket from one of the loaders: round robin between them, downstream first."""
         clients = self._clients
-        if len(clients) > 1:
+        if self.shared and clients:
             self._turn = turn = (self._turn + 1) % len(clients)
             clients = clients[turn:] + clients[:turn]
         for reference in clients:
