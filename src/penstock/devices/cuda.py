@@ -15,11 +15,9 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from penstock.devices.device import Transfer, map_leaves
-from penstock.devices.host import host_tensor, moved_itself
+from penstock.devices.host import cast, host_tensor, moved_itself
 from penstock.errors import PlanError
 from penstock.tensors import is_tensor
-
-__all__ = ["CudaTransfer", "Staged", "cuda_index"]
 
 #: sizes of pinned buffers are multiples of this, so that batches of nearly one size share them
 _ROUND = 256 * 1024
@@ -104,9 +102,7 @@ class CudaTransfer(Transfer):
             if source.numel():
                 tensor.copy_(self._staged(source, tensor.stride(), held), non_blocking=True)
             self._bytes += source.nbytes
-        if self._dtype is not None and tensor.is_floating_point():
-            tensor = tensor.to(self._dtype)
-        return tensor
+        return cast(tensor, self._dtype)
 
     def _staged(self, source: Any, strides: Any, held: list[Any]) -> Any:
         """The values of `source` in pinned memory with these `strides`; the memory is in `held` from now on."""

@@ -23,8 +23,6 @@ from penstock.lazy import named
 from penstock.tensors import is_tensor
 from penstock.trees import fields_of, rebuilt
 
-__all__ = ["OWN", "Device", "Transfer", "find_device", "map_leaves"]
-
 #: the devices that come with penstock: the first part of the name, and what makes one of the rest
 OWN = {
     "cpu": "penstock.devices.torch:cpu",

@@ -8,8 +8,6 @@ import numpy as np
 
 from penstock.tensors import ARRAY_DTYPES, has_dlpack, is_tensor
 
-__all__ = ["host_tensor", "moved_itself"]
-
 
 def host_tensor(torch: Any, value: Any) -> Any:
     """A leaf as a tensor, without a copy if possible; None if it is not made of numbers that torch has.
@@ -34,6 +32,11 @@ def _of_array(torch: Any, array: np.ndarray[Any, Any]) -> Any:
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def cast(tensor: Any, dtype: Any) -> Any:
+    """A tensor of floats in another dtype; others as they are, so that labels stay labels."""
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 
 def moved_itself(value: Any, device: Any) -> Any:

@@ -16,8 +16,6 @@ from penstock.devices.device import Device, Transfer, map_leaves, number_of
 from penstock.errors import PlanError, missing_extra
 from penstock.tensors import array_of, dtype_name, has_dlpack, is_tensor
 
-__all__ = ["JaxDevice", "jax", "placed"]
-
 #: kinds of numpy dtypes that JAX has
 _NUMBERS = frozenset("biufc")
 

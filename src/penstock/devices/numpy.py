@@ -10,8 +10,6 @@ from penstock.devices.device import Device, Transfer, map_leaves
 from penstock.errors import PlanError
 from penstock.tensors import has_dlpack, is_tensor, on_host
 
-__all__ = ["NumpyDevice", "numpy"]
-
 
 def numpy(rest: str) -> Device:
     """``"numpy"``."""

@@ -13,10 +13,8 @@ import numpy as np
 
 from penstock.devices.cuda import CudaTransfer, cuda_index
 from penstock.devices.device import Device, Transfer, map_leaves, number_of
-from penstock.devices.host import host_tensor, moved_itself
+from penstock.devices.host import cast, host_tensor, moved_itself
 from penstock.errors import PlanError, missing_extra
-
-__all__ = ["TorchDevice", "cpu", "cuda", "mps", "torch_dtype"]
 
 
 def cpu(rest: str) -> Device:
@@ -123,11 +121,6 @@ class MpsTransfer(Transfer):
 
     def stats(self) -> dict[str, float]:
         return {"bytes": self._bytes}
-
-
-def cast(tensor: Any, dtype: Any) -> Any:
-    """A tensor of floats in another dtype; others as they are, so that labels stay labels."""
-    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
 
 
 def import_torch(name: str) -> Any:

@@ -9,8 +9,6 @@ from typing import Any
 from penstock.checks import whole_number
 from penstock.devices.device import find_device
 
-__all__ = ["JaxLoader"]
-
 
 class JaxLoader:
     """Iterates a loader, and puts each batch on its devices before it is asked for.

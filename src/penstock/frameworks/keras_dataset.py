@@ -8,8 +8,6 @@ from typing import Any
 
 from penstock.errors import missing_extra
 
-__all__ = ["keras_dataset"]
-
 
 def keras_dataset(loader: Any) -> Any:
     """A ``keras.utils.PyDataset`` of the loader's batches: each epoch of Keras is the next one of the loader."""

@@ -24,8 +24,6 @@ from penstock.pipeline import Pipeline
 from penstock.ported import names_ours
 from penstock.sources.torch import DatasetStream, SamplerStream, TorchIndices, TorchParts
 
-__all__ = ["from_torch"]
-
 Rng = Literal["global"] | None
 
 #: what ``iter(DataLoader)`` returns: of one epoch, though it is an iterable like a dataset

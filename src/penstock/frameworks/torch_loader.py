@@ -13,8 +13,6 @@ from penstock.plan.lengths import lengths
 from penstock.plan.world import dealt, world_now
 from penstock.sources.source import Flow
 
-__all__ = ["TorchLoader"]
-
 
 class _Epochs:
     """The sampler, as far as it is asked for: it is told the epoch, and counts samples."""

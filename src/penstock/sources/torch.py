@@ -20,8 +20,6 @@ from penstock.randomness import derive
 from penstock.sources.chosen import ChosenSource, subset_of
 from penstock.sources.source import IndexedSource, Indices, Opening, StreamSource
 
-__all__ = ["DatasetStream", "SamplerStream", "TorchIndices", "TorchParts"]
-
 Around = Callable[[int], AbstractContextManager[None]]
 
 #: items of an iterator before which the global generators are looked at
