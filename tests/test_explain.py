@@ -255,3 +255,10 @@ def test_no_workers_are_the_thread_that_reads(on):
 
 def test_an_async_def_without_workers_runs_in_the_reader_too():
     assert list(ps.from_sequence(range(4)).map(fetch, workers=0)) == [0, 1, 2, 3]
+
+
+def test_it_says_that_every_rank_reads_the_whole_of_a_stream():
+    stream = ps.from_iterable(lambda: iter(range(9)))
+    assert "each of the 4 ranks reads everything before it" in str(stream.shard(1, 4).explain())
+    assert "ranks reads" not in str(stream.shard(0, 1).explain())
+    assert "ranks reads" not in str(ps.from_sequence(range(9)).shard(1, 4).explain())

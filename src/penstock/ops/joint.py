@@ -144,6 +144,8 @@ class Joint(ABC):
     ended: bool = False
     #: how many samples of its one input make an output; 0 if that varies, or if there are several inputs
     per_output: int = 1
+    #: what `explain()` says of work before it that is done for nothing
+    wasted: str = ""
     #: how many samples, of those that make an output each, the last step took first and did not pass on
     passed_over: int = 0
     #: the outputs are groups of samples

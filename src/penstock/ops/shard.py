@@ -149,6 +149,11 @@ class _Deal(Joint):
     def __init__(self, portion: Portion[Any]) -> None:
         self.portion = portion
         self.round_size = portion.block * portion.world
+        if portion.world > 1:
+            self.wasted = (
+                f"each of the {portion.world} ranks reads everything before it and drops what is another's; "
+                "put shard() right behind a source that is read by number to avoid that"
+            )
 
     def step(self, inputs: Sequence[Input], most: int) -> tuple[list[Any], Sequence[Place]]:
         (source,) = inputs

@@ -331,6 +331,8 @@ class _Maker:
         after.reasons.append(f"{op.label} needs the order of delivery: {why}")
         if (groups := _grouped(stage)) and (large := joint.large_state(groups)):
             after.reasons.append(large)
+        if joint.wasted:
+            after.reasons.append(joint.wasted)
         if not stage.ordered:
             self.notes.append(f"{op.label} depends on the order, which stage {stage.number} does not keep")
         return after
