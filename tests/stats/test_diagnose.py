@@ -492,6 +492,11 @@ def test_workers_that_compute_are_compared_with_the_cores_that_others_leave(work
     delays = {"stage.decode.timed_s": 1.0, "stage.decode.timed_busy_s": 0.97, "stage.decode.timed_delay_s": 0.6}
     found = verdict([Facts("decode", kind="process")], stats | delays, cores=2)
     assert "there are no cores for more workers (1 for it, as other programs keep 1.6 busy)" in found.advice
+    assert ("take from other programs" in found.advice) is (workers < 2)
+    assert ("would not help" in found.advice) is (workers == 2)
+    found = verdict([Facts("decode", kind="process")], stats | delays, cores=2, quota=0.5)
+    assert "would not help" in found.advice  # nobody has what a quota does not allow
+    assert found.expected_gain == 1.0
 
 
 def test_what_computes_is_known_on_a_busy_machine_too():
@@ -512,7 +517,7 @@ def test_what_computes_is_known_where_it_hardly_gets_a_cpu(cpu_s):
     busy = {"machine_s": RUN_S, "machine_busy_s": 2.0 * RUN_S}
     stats = counters(cores=0.3, **busy) | stage("sort", 0.99, workers=1, cpu=cpu_s)
     found = verdict([Facts("sort")], stats | {f"stage.{key}": value for key, value in timed.items()}, cores=2)
-    assert "more would not help" in found.advice
+    assert "more workers would gain only what they take from other programs" in found.advice
     assert "4 workers" not in found.advice
 
 

@@ -12,7 +12,7 @@ from penstock.stats.facts import Limits, StageFacts
 from penstock.stats.figures import Figures, Limit
 from penstock.stats.history import Snapshot
 from penstock.stats.period import Period
-from penstock.stats.report import Diagnosis, StageDiagnosis, duration, per_second, percent, times
+from penstock.stats.report import Diagnosis, StageDiagnosis, duration, per_second, percent, size, times
 
 __all__ = ["LOOP", "diagnose"]
 
@@ -166,7 +166,7 @@ class _Case(Figures):
             return f"{self.stages[tightest.label].stream} is read by one worker at a time: move work out of it."
         best = min(reuse, self.gain_of_cores, _MOST_TIMES)
         if best < _NOTHING:
-            return f"{self._no_cores} With less work per sample more of them would be new."
+            return f"{self._no_cores(tightest.label)} With less work per sample more of them would be new."
         workers = self.workers(tightest)
         wanted = _enough(workers, best)
         left = reuse / min(best, wanted / workers)
@@ -237,9 +237,9 @@ class _Case(Figures):
         gain = min(tightest.capacity / self.period.rate, self.gain_of_loop, self.gain_of_cores, _MOST_TIMES)
         return self._told(
             label,
-            f"loader(memory={_size(memory)!r}) limits: the workers of {label} wait {percent(share[label])} of "
+            f"loader(memory={size(memory)!r}) limits: the workers of {label} wait {percent(share[label])} of "
             f"their time for memory that other batches take, and the training loop waits {self._waits} of its own. "
-            f"With memory={_size(memory * gain * 1.2)!r}, or smaller samples (uint8 instead of float32): up to "
+            f"With memory={size(memory * gain * 1.2)!r}, or smaller samples (uint8 instead of float32): up to "
             f"{_factor(gain)}.",
             gain,
         )
@@ -254,7 +254,7 @@ class _Case(Figures):
     def _crowded(self, tightest: Limit) -> Diagnosis:
         return self._told(
             tightest.label,
-            f"{self._busy(tightest)} {self._no_cores}{self._delay(tightest.label)} "
+            f"{self._busy(tightest)} {self._no_cores(tightest.label)}{self._delay(tightest.label)} "
             f"{self._less_work(tightest.label)}",
         )
 
@@ -294,7 +294,9 @@ class _Case(Figures):
 
     def _coroutines(self, tightest: Limit, next_limit: Limit | None) -> Diagnosis:
         gain = self._bounded(float(max(round(self.cores), 1)), tightest, next_limit)
-        change = f"{self._out_of_coroutines}: up to {_factor(gain)}." if gain >= _NOTHING else self._no_cores
+        change = self._no_cores(tightest.label)
+        if gain >= _NOTHING:
+            change = f"{self._out_of_coroutines}: up to {_factor(gain)}."
         busy = self.loop_s(self.stages[tightest.label]) / self.period.running_s
         return self._told(
             tightest.label,
@@ -338,7 +340,7 @@ class _Case(Figures):
 
     def _held(self, row: StageDiagnosis) -> Diagnosis:
         """The lock limits, but there are no cores for processes."""
-        return self._told(row.label, f"{self._holds(row)} {self._no_cores} {self._less_work(row.label)}")
+        return self._told(row.label, f"{self._holds(row)} {self._no_cores(row.label)} {self._less_work(row.label)}")
 
     def _holds(self, row: StageDiagnosis) -> str:
         who = "coroutines" if row.on == "async" else "threads"
@@ -368,10 +370,10 @@ class _Case(Figures):
             return f"More workers for it alone would not help, as {self._name(next_limit)} is nearly as slow."
         if not self.full and self.on_cpu(tightest.label):
             return (
-                f"It computes, and there are no cores for more workers ({self._available}), so more would not "
-                f"help.{self._delay(tightest.label)} {self._less_work(tightest.label)}"
+                f"It computes, and there are no cores for more workers ({self._available}), so "
+                f"{self._useless(tightest.label)}.{self._delay(tightest.label)} {self._less_work(tightest.label)}"
             )
-        return self._no_cores
+        return self._no_cores(tightest.label)
 
     def _name(self, limit: Limit) -> str:
         """What limits, where that is not the workers of a stage."""
@@ -406,8 +408,7 @@ class _Case(Figures):
         taken = f", as other programs keep {others:.1f} busy" if others >= _OTHERS else ""
         return f"{self.cores:.2g} for it{taken}"
 
-    @property
-    def _no_cores(self) -> str:
+    def _no_cores(self, label: str) -> str:
         count, quota, others = self.allowed.cores, self.allowed.quota, self.period.others
         if quota is not None and (quota <= count - others or self.full):
             busy = f"All of the {quota:.3g} cores that the CPU quota of the cgroup allows are in use"
@@ -415,7 +416,16 @@ class _Case(Figures):
             busy = f"Other programs keep {others:.1f} of the {count} cores busy, and this run the rest"
         else:
             busy = f"All {count} cores are in use"
-        return f"{busy}, so more workers would not help."
+        return f"{busy}, so {self._useless(label)}."
+
+    def _useless(self, label: str) -> str:
+        """Why more workers of a stage that computes are not advised."""
+        # The system shares a core by workers: with more of them, a stage gets more of what others have now.
+        quota = self.allowed.quota
+        bounded = (quota is not None and quota <= self.cores) or self.rows[label].workers >= self.allowed.cores
+        if self.period.others >= _OTHERS and not bounded:
+            return "more workers would gain only what they take from other programs"
+        return "more workers would not help"
 
     def _busy(self, tightest: Limit) -> str:
         row, stage = self.rows[tightest.label], self.stages[tightest.label]
@@ -474,17 +484,6 @@ def _inside(row: StageDiagnosis) -> str:
     if not named or [op.op for op in named] == [row.label]:
         return ""
     return f" Of the stage's time, {', '.join(f'{op.op} takes {percent(op.share)}' for op in named[:4])}."
-
-
-def _size(nbytes: float) -> str:
-    """
-    >>> _size(2_000_000_000), _size(64_000_000), _size(1500)
-    ('2GB', '64MB', '1.5KB')
-    """
-    for unit, size in (("GB", 1e9), ("MB", 1e6)):
-        if nbytes >= size:
-            return f"{nbytes / size:.3g}{unit}"
-    return f"{nbytes / 1e3:.3g}KB"
 
 
 def _enough(workers: int, gain: float) -> int:

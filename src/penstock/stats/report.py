@@ -21,6 +21,7 @@ __all__ = [
     "per_second",
     "percent",
     "rank_rows",
+    "size",
     "table",
     "times",
 ]
@@ -163,6 +164,18 @@ def duration(seconds: float) -> str:
     ('0.0213 ms', '12.3 ms', '1.5 s')
     """
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def size(nbytes: float) -> str:
+    """A size as ``loader(memory=)`` takes it.
+
+    >>> size(2_000_000_000), size(64_000_000), size(1500)
+    ('2GB', '64MB', '1.5KB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g}{unit}"
+    return f"{nbytes / 1e3:.3g}KB"
 
 
 def caveat(seconds: float) -> str:
