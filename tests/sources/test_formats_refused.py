@@ -126,3 +126,11 @@ def test_compressed_and_plain_files_are_not_read_as_one(tmp_path):
     with pytest.raises(ps.PlanError, match=r"is compressed and .* is not"):
         ps.from_jsonl(tmp_path)
     assert list(ps.concat(ps.from_jsonl(tmp_path / "a.jsonl"), ps.from_jsonl(tmp_path / "b.jsonl.gz"))) == [1, 2]
+
+
+@for_each("source, option", [(ps.from_parquet, "columns"), (ps.from_arrow, "columns"), (ps.from_hdf5, "fields")])
+def test_a_dict_of_names_is_not_taken_for_a_list_of_them(tmp_path, source, option):
+    path = tmp_path / f"a{'.h5' if source is ps.from_hdf5 else '.parquet'}"
+    write(path)
+    with pytest.raises(ps.PlanError, match=rf"{option}=\) takes a list of names, .*map\(\) gives them other names"):
+        source(path, **{option: {"n": "number"}})

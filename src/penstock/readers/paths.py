@@ -58,19 +58,21 @@ def or_packed(*suffixes: str) -> tuple[str, ...]:
     return tuple(f"{suffix}{packed}" for packed in ("", ".gz", ".zst") for suffix in suffixes)
 
 
-def refuse_stream(indices: Any, on_error: OnError = "raise") -> None:
+def refuse_stream(indices: Any, on_error: OnError = "raise", instead: str = "decompress them") -> None:
     """Refuse arguments that need random access."""
     if indices is not None or on_error != "raise":
         name = "on_error" if indices is None else "indices"
         raise PlanError(
             f"{name}= needs files that can be read at any position, and these are read as a stream, forward; "
-            "decompress them, or use take(), skip() and filter()"
+            f"{instead}, or use take(), skip() and filter()"
         )
 
 
 def names_of(columns: Any, what: str) -> list[str] | None:
     if columns is None:
         return None
+    if isinstance(columns, Mapping):
+        raise PlanError(f"{what}(columns=) takes a list of names, got {columns!r}; map() gives them other names")
     if isinstance(columns, str) or not all(isinstance(one, str) for one in columns):
         raise PlanError(f"{what}(columns=) takes a list of names, got {columns!r}")
     return list(columns)

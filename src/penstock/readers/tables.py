@@ -54,7 +54,7 @@ def from_parquet(
     names = names_of(columns, "from_parquet")
     if not stream:
         return Pipeline(ParquetSource(paths, names, filters, indices, cache_bytes, storage_options))
-    refuse_stream(indices)
+    refuse_stream(indices, instead="leave stream=True out")
     return Pipeline(ParquetStream(paths, names, filters, storage_options))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -179,6 +179,10 @@ class Hdf5Source(BlockSource):
         indices: Iterable[int] | None = None,
         options: Options = None,
     ) -> None:
+        if isinstance(fields, Mapping):
+            raise PlanError(
+                f"from_hdf5(fields=) takes a list of names, got {fields!r}; map() gives them other names"
+            )
         self.alone = isinstance(fields, str)
         self.fields = [fields] if isinstance(fields, str) else None if fields is None else list(fields)
         if self.fields == []:
