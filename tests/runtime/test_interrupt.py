@@ -13,6 +13,7 @@ from tests.cases import for_each
 from tests.runtime.helpers import SOON_S, await_main_thread
 
 import penstock as ps
+from penstock.core.stage import StageRun
 
 # The child makes the terminal its own, so that what is typed there is a signal for it. Warnings are not errors.
 PRELUDE = """
@@ -178,3 +179,15 @@ def test_ctrl_c_just_before_workers_are_started_leaves_none_counted(place, monke
 
 def _interrupt():
     raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_work_is_looked_for_is_called_no_fault(monkeypatch):
+    def interrupted(*_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with ps.from_sequence(range(4)).map(str, workers=1).loader() as loader:
+        monkeypatch.setattr(StageRun, "runnable", interrupted)
+        with pytest.raises(KeyboardInterrupt) as raised:
+            list(loader)
+    assert not getattr(raised.value, "__notes__", [])

@@ -409,8 +409,9 @@ class Crew:
 
 def _blame(client: Client, stage_run: StageRun | None, exc: BaseException) -> None:
     """Something went wrong while a ticket was looked for: the loader's epoch ends in it."""
-    where = "" if stage_run is None else f" in {stage_run.lane.stage.label}"
-    take_note(exc, f"a fault inside penstock, while it looked for work{where}")
+    if not isinstance(exc, KeyboardInterrupt):
+        where = "" if stage_run is None else f" in {stage_run.lane.stage.label}"
+        take_note(exc, f"a fault inside penstock, while it looked for work{where}")
     client.failed(exc)
     if _interrupts(exc):
         raise exc
