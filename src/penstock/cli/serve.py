@@ -67,13 +67,13 @@ def _until_signal(server: Server, drain_s: float, report_s: float) -> None:
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-    def told(number: int, frame: Any) -> None:
+    def on_signal(number: int, frame: Any) -> None:
         if stop.is_set():
             server.hurry()
         stop.set()
 
     for number in before:
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
     try:
         while not stop.is_set() and not server.wait(0):
             if not stop.wait(report_s or 0.5) and report_s:

@@ -21,8 +21,6 @@ from penstock.service.protocol import Ask, Batch, Beat, End, FromClient, Hello, 
 from penstock.service.run import Item, Run
 from penstock.service.session import Session, covering
 
-__all__ = ["LEASE_S", "Broker", "Send"]
-
 log = logging.getLogger("penstock.service")
 
 Send = Callable[[bytes, Sequence[Any]], None]
@@ -140,7 +138,7 @@ class Broker:
         self.say(session.identity, Ready(session.token, session.turn))
 
     def _want(self, session: Session, want: Want) -> None:
-        told = session.over
+        was_over = session.over
         session.wants(want, self.credit, monotonic())
         self.acknowledged(session)
         if session.token not in self.sessions:
@@ -148,7 +146,7 @@ class Broker:
         # Before further batches and the end: in mode "split" a batch is the client's once it hears this.
         self.say(session.identity, Beat(session.token, session.turn, session.sent, session.acknowledged))
         self.pump(session)
-        if session.over and told:
+        if was_over:
             self._say_end(session)
 
     def acknowledged(self, session: Session) -> None:

@@ -31,8 +31,6 @@ from penstock.service.sockets import check_address
 from penstock.service.split_lane import be_split, ready_lanes
 from penstock.sources.source import Opening, StreamSource
 
-__all__ = ["ConnectSource", "connect"]
-
 #: positions for which it is remembered where the served pipeline stood
 _REMEMBERED = 512
 
@@ -68,10 +66,12 @@ class ConnectSource(StreamSource):
         return self.opened(shard, skip, Opening(0))
 
     def opened(self, shard: Any, skip: int, opening: Opening) -> Iterator[Any]:
-        told = world_now() if self.world is None else None
-        rank = self.rank if self.rank is not None else told.rank if told is not None else 0
-        world = self.world if told is None else told.size
-        subscription = Subscription(self, rank, world or 1, skip, opening)
+        if self.rank is not None and self.world is not None:
+            rank, world = self.rank, self.world
+        else:
+            here = world_now()
+            rank, world = here.rank, here.size
+        subscription = Subscription(self, rank, world, skip, opening)
         try:
             yield from subscription
         finally:

@@ -16,8 +16,6 @@ from penstock.service.plain_door import PlainDoor
 from penstock.service.sockets import check_address, is_local
 from penstock.service.waker import Waker
 
-__all__ = ["Door", "open_door"]
-
 
 class Door(Protocol):
     """A bound socket and its connections. One thread uses it; another may read `stats`."""

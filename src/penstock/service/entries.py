@@ -6,8 +6,6 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-__all__ = ["Entries", "Part"]
-
 #: the batches whose number is the first modulo the second
 Part = tuple[int, int]
 

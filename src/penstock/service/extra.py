@@ -7,8 +7,6 @@ from typing import Any
 
 from penstock.errors import missing_extra
 
-__all__ = ["zmq_module"]
-
 
 def zmq_module() -> Any:
     """pyzmq, or what to install."""

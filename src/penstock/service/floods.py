@@ -12,8 +12,6 @@ import os
 import socket
 import struct
 
-__all__ = ["MOST_BYTES", "Floods"]
-
 #: since the last whole message; as many messages as libzmq takes in ahead have 30 MB at most
 MOST_BYTES = 40_000_000
 #: `tcpi_bytes_received` in Linux's `struct tcp_info`, and its end

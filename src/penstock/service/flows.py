@@ -21,8 +21,6 @@ from penstock.resume.state import described
 from penstock.service.seals import Seals
 from penstock.sources.source import Composite, Flow, IndexedSource
 
-__all__ = ["Flows", "check_served", "fingerprint_of", "part_of"]
-
 #: loaders that wait for their next epoch, with warm workers
 _IDLE = 2
 

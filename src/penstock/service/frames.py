@@ -22,8 +22,6 @@ import numpy as np
 from penstock.memory.recycle import Recycler
 from penstock.service.protocol import FRAME_BYTES, MOST_FRAMES, Malformed
 
-__all__ = ["COMMAND", "Frames"]
-
 #: flags of a frame
 _MORE, _LONG, COMMAND = 1, 2, 4
 #: bytes that are read at once where no large frame is under way

@@ -26,8 +26,6 @@ from typing import Any
 
 from penstock.errors import ServiceError
 
-__all__ = ["Journal"]
-
 #: a file that somebody holds for so long when it is opened is not shared
 _PATIENCE_S = 5.0
 #: the line that says that the file was written anew

@@ -10,9 +10,6 @@ from penstock.service.keys import Key
 from penstock.service.protocol import FRAME_BYTES
 from penstock.service.sockets import HANDSHAKE_MS
 
-__all__ = ["KeyedConnection"]
-
-
 #: messages that wait to be looked at; while so many do, libzmq reads no more from the connection
 _UNREAD = 100
 

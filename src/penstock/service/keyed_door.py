@@ -21,8 +21,6 @@ from penstock.service.keys import Key
 from penstock.service.sockets import CLIENT_BYTES, HANDSHAKE_MS, PING_LOST_MS, PING_MS, TCP, cannot_bind
 from penstock.service.waker import Waker
 
-__all__ = ["KeyedDoor"]
-
 #: messages of one client that wait to be looked at: while so many do, nothing more is read from its connection
 _UNREAD = 100
 #: messages that wait to be sent to one client, besides its credit: further ones are dropped, and it asks again

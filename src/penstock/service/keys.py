@@ -17,8 +17,6 @@ from pathlib import Path
 from penstock.errors import PlanError, ServiceError
 from penstock.service.extra import zmq_module
 
-__all__ = ["Key", "make_key", "public_keys", "read_key"]
-
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _MOST_BYTES = 4096
 

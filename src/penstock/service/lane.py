@@ -16,8 +16,6 @@ from penstock.errors import PlanError, ServiceError
 from penstock.service import protocol
 from penstock.service.protocol import Ask, Batch, Beat, Bye, End, FromClient, Hello, Ready, Refused, Want, Welcome
 
-__all__ = ["BEAT_S", "SILENCE_S", "Arrived", "Lane", "Plan"]
-
 #: a client says what it has at least so often
 BEAT_S = 0.5
 #: a server that has not answered for so long is called again over a new connection

@@ -26,8 +26,6 @@ from penstock.errors import ServiceError
 from penstock.service.entries import Entries, Part
 from penstock.service.journal import Journal
 
-__all__ = ["Ledger", "Refusal"]
-
 log = logging.getLogger("penstock.service")
 
 _KIND, _VERSION = "penstock ledger", 1

@@ -22,8 +22,6 @@ from penstock.service.plain import PlainConnection
 from penstock.service.protocol import FromClient, Malformed
 from penstock.service.waker import Waker
 
-__all__ = ["Line"]
-
 #: how often the thread looks whether something came, and heartbeats are looked after
 _TICK_S = 0.05
 #: messages that are taken in before anything else is looked at
@@ -203,7 +201,10 @@ class Line:
 
     def _gone(self, number: int) -> str:
         where = self._addresses[self._at[number]] if len(self._addresses) == 1 else " and ".join(self._addresses)
-        keys = "" if self._key is None else ", that it knows this client's public key (allow=)"
+        if self._key is None:
+            keys = ", that it serves without keys (if not, give connect(key=))"
+        else:
+            keys = ", that it has keys and knows this client's (allow=)"
         if self._lanes[number].put_off:
             return (
                 f"the data server at {where} has refused for {self._timeout_s:g} s: {self._lanes[number].put_off}; "

@@ -19,8 +19,6 @@ from penstock.service.protocol import Malformed
 from penstock.service.sockets import HANDSHAKE_MS
 from penstock.service.zmtp import Wire, target_of
 
-__all__ = ["PlainConnection"]
-
 #: how long a frame that has begun to arrive is waited for at once
 _WAIT_S = 0.02
 #: pauses between attempts: the first, and the longest

@@ -28,8 +28,6 @@ from penstock.service.sockets import cannot_bind
 from penstock.service.waker import Waker
 from penstock.service.zmtp import Wire, target_of
 
-__all__ = ["PlainDoor"]
-
 log = logging.getLogger("penstock.service")
 
 #: connections at the same time; more wait to be accepted

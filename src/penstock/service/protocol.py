@@ -17,11 +17,6 @@ from penstock.errors import ServiceError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = [
-    "FRAME_BYTES", "MOST_CREDIT", "MOST_FRAMES", "VERSION", "Ask", "Batch", "Beat", "Bye", "End", "FromClient",
-    "FromServer", "Hello", "Malformed", "Ready", "Refused", "Want", "Welcome", "decode_from_client",
-    "decode_from_server", "encode",
-]  # fmt: skip
 
 #: both sides must speak the same; another one for every change that the other side would misread
 VERSION = 1

@@ -18,8 +18,6 @@ from penstock.memory.network import layout_of
 from penstock.service.flows import Flows
 from penstock.service.seals import Seals
 
-__all__ = ["Item", "Run"]
-
 #: how often the state of the pipeline is sent along
 _STATE_S = 0.02
 #: a longer state is not sent; the pass is then begun anew where a client cannot be served from the window

@@ -22,8 +22,6 @@ from penstock.errors import StateMismatch
 from penstock.formats.index import cache_folder
 from penstock.service.keys import Key
 
-__all__ = ["Place", "Seals", "secret_of"]
-
 #: epoch, part of the batches, and the number of the batch in that part before which a state stands
 Place = tuple[int, tuple[int, int], int]
 _BYTES = 32

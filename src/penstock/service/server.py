@@ -27,8 +27,6 @@ from penstock.service.seals import secret_of
 from penstock.service.split import SplitBroker
 from penstock.service.waker import Waker
 
-__all__ = ["Server", "serve"]
-
 log = logging.getLogger("penstock.service")
 
 #: how often silent clients are looked for

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from penstock.service.protocol import Hello, Want
 from penstock.service.run import Run
 
-__all__ = ["Session", "covering"]
-
 
 @dataclass(slots=True, eq=False)
 class Session:

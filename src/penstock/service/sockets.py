@@ -15,10 +15,6 @@ from typing import Any
 
 from penstock.errors import PlanError, ServiceError
 
-__all__ = [
-    "CLIENT_BYTES", "HANDSHAKE_MS", "PING_LOST_MS", "PING_MS", "TCP", "cannot_bind", "check_address", "is_local",
-]  # fmt: skip
-
 #: a peer has so long for its handshake
 HANDSHAKE_MS = 5000
 #: a connection over which nothing comes back is closed, and what waits for it is let go of

@@ -30,8 +30,6 @@ from penstock.service.protocol import Ask, Hello, Ready, Refused, Welcome
 from penstock.service.run import Item, Run
 from penstock.service.session import Session
 
-__all__ = ["SplitBroker"]
-
 log = logging.getLogger("penstock.service")
 
 #: clients that live say so within this time

@@ -17,8 +17,6 @@ from penstock.errors import ServiceError
 from penstock.service.lane import Arrived, Lane, Plan
 from penstock.service.protocol import Batch, Beat, End, FromClient, Hello, Malformed, Ready, Welcome
 
-__all__ = ["AHEAD", "SplitLane", "be_split", "ready_lanes"]
-
 #: batches that are confirmed and wait for the loop
 AHEAD = 2
 

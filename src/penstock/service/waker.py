@@ -6,8 +6,6 @@ import contextlib
 import os
 import threading
 
-__all__ = ["Waker"]
-
 
 class Waker:
     """A descriptor that is readable after `wake`. Any thread may call `wake`, even after `close`.

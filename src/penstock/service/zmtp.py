@@ -19,8 +19,6 @@ from typing import Any
 from penstock.service.frames import COMMAND, Frames
 from penstock.service.protocol import Malformed
 
-__all__ = ["Wire", "target_of"]
-
 #: commands that are obeyed before anything else is looked at
 _COMMANDS_AT_ONCE = 64
 #: with so many unsent bytes PING is not answered: the other side does not read, or hears from this one anyway
