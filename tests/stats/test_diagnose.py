@@ -521,6 +521,18 @@ def test_what_computes_is_known_where_it_hardly_gets_a_cpu(cpu_s):
     assert "4 workers" not in found.advice
 
 
+@for_each("before, timed_s, delay_s", [(True, 0.1, 0.08), (False, 0.1, 0.1), (False, 0.1, 0.12)])
+def test_what_computes_is_known_by_few_tickets(before, timed_s, delay_s):
+    # The only one that was timed began before the first batch came, or did nothing but wait for a CPU.
+    start = "stage.decode.timed"
+    timed = {f"{start}_s": timed_s, f"{start}_busy_s": timed_s, f"{start}_delay_s": delay_s}
+    stats = counters(cores=0.3) | stage("decode", 0.99, workers=2, cpu=0.15) | busy_neighbours(2.0) | timed
+    began = Snapshot(0.0, timed if before else {})
+    found = diagnose([Facts("decode", kind="process")], began, Snapshot(RUN_S, stats), Limits(2))
+    assert "would not help" in found.advice
+    assert found.expected_gain == 1.0
+
+
 def test_a_copy_of_memory_does_not_get_more_workers():
     stats = counters(cores=1.0) | stage("from_arrays", 0.99, workers=1, cpu=0.95)
     copying = {"stage.from_arrays.timed_s": 1.0, "stage.from_arrays.timed_bytes": 3e9}

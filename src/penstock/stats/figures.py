@@ -97,15 +97,13 @@ class Figures:
 
     def _ops(self, stage: StageFacts) -> tuple[OpDiagnosis, ...]:
         """The ops of a stage, by the tickets that were timed; none if none was."""
-        # Where one ticket takes long, the last that was timed may have begun before the first batch came.
-        seen = self.period.stage if self.period.stage(stage.label, "timed_s") else self.period.now
         spent = {
-            title: seen(stage.label, f"op.{title}.timed_s")
+            title: self._timed(stage.label, f"op.{title}.timed_s")
             for title in stage.ops
-            if seen(stage.label, f"op.{title}.calls")
+            if self._timed(stage.label, f"op.{title}.calls")
         }
         # Only some calls of a ticket are timed. No op can be blamed for time between them in which no CPU was free.
-        undelayed_s = seen(stage.label, "timed_s") - seen(stage.label, "timed_delay_s")
+        undelayed_s = self._timed(stage.label, "timed_s") - self._timed(stage.label, "timed_delay_s")
         total_s = max(undelayed_s, sum(spent.values())) or 1.0
         rows = []
         for title, op_s in spent.items():
@@ -119,15 +117,26 @@ class Figures:
     def _capacity(self, stage: StageFacts, workers: int, seconds: float) -> float:
         return workers * self._made(stage) / seconds if seconds > 0 else inf
 
+    def _timed(self, label: str, key: str) -> float:
+        """A counter of the tickets of a stage whose calls were timed: in the period, or ever where none was in it."""
+        # Where one ticket takes long, the last that was timed may have begun before the first batch came.
+        seen = self.period.stage if self.period.stage(label, "timed_s") else self.period.now
+        return seen(label, key)
+
     def on_cpu(self, label: str) -> bool:
         """Whether a stage computes, rather than waits, while it is at work."""
-        working_s, timed_s = self.period.stage(label, "working_s"), self.period.stage(label, "timed_s")
+        working_s, timed_s = self.period.stage(label, "working_s"), self._timed(label, "timed_s")
         if self.period.stage(label, "cpu_s") > _ON_CPU * working_s > 0:
             return True
-        # Whoever sleeps waits for a CPU too, each time it wakes: such time tells nothing of what it does.
-        delay_s = self.period.stage(label, "timed_delay_s")
+        # Whoever sleeps waits for a CPU too, each time it wakes: such time tells nothing of what it does. But who
+        # never got further than that would have computed.
+        delay_s = self._timed(label, "timed_delay_s")
         least = _ON_CPU if delay_s < _MOSTLY_DELAYED * timed_s else _ON_CPU_DELAYED
-        return self.period.stage(label, "timed_busy_s") - delay_s > least * (timed_s - delay_s) > 0
+        computed_s, undelayed_s = (
+            max(self._timed(label, "timed_busy_s") - delay_s, 0.0),
+            max(timed_s - delay_s, 0.0),
+        )
+        return timed_s > 0 and computed_s >= least * undelayed_s
 
     def held_s(self, label: str) -> float:
         """Seconds in which threads of a stage can have held the interpreter lock.
@@ -136,15 +145,15 @@ class Figures:
         """
         if self.stages[label].kind == "async":
             return self.loop_s(self.stages[label])
-        cpu_s, busy_s = self.period.stage(label, "cpu_s"), self.period.stage(label, "timed_busy_s")
-        on_cpu_s = busy_s - self.period.stage(label, "timed_delay_s")
+        cpu_s, busy_s = self.period.stage(label, "cpu_s"), self._timed(label, "timed_busy_s")
+        on_cpu_s = busy_s - self._timed(label, "timed_delay_s")
         stretched_s = cpu_s * busy_s / on_cpu_s if on_cpu_s > 0 else cpu_s
         return max(cpu_s, min(stretched_s, self.period.running_s))
 
     def _delayed(self, label: str) -> float:
         """The share of its time at work in which a stage could have run, and no CPU was free for it."""
-        timed_s = self.period.stage(label, "timed_s")
-        return self.period.stage(label, "timed_delay_s") / timed_s if timed_s else 0.0
+        timed_s = self._timed(label, "timed_s")
+        return self._timed(label, "timed_delay_s") / timed_s if timed_s else 0.0
 
     def cores_per_worker(self, label: str) -> float:
         """Cores that one worker keeps busy while it is at work."""
@@ -153,13 +162,13 @@ class Figures:
 
     def library_share(self, label: str) -> float:
         """The share of their CPU time that worker processes spend in threads of libraries."""
-        cpu_s = self.period.stage(label, "timed_busy_s") - self.period.stage(label, "timed_delay_s")
-        return self.period.stage(label, "timed_library_s") / cpu_s if cpu_s > 0 else 0.0
+        cpu_s = self._timed(label, "timed_busy_s") - self._timed(label, "timed_delay_s")
+        return self._timed(label, "timed_library_s") / cpu_s if cpu_s > 0 else 0.0
 
     def bytes_per_s(self, label: str) -> float:
         """Bytes that one worker hands in per second at work, by the tickets that were timed."""
-        timed_s = self.period.stage(label, "timed_s")
-        return self.period.stage(label, "timed_bytes") / timed_s if timed_s else 0.0
+        timed_s = self._timed(label, "timed_s")
+        return self._timed(label, "timed_bytes") / timed_s if timed_s else 0.0
 
     # ------------------------------------------------------------------ what can hold up the rest
 
