@@ -118,7 +118,7 @@ class Figures:
         return workers * self._made(stage) / seconds if seconds > 0 else inf
 
     def _timed(self, label: str, key: str) -> float:
-        """A counter of the tickets of a stage whose calls were timed: in the period, or ever where none was in it."""
+        """A counter of the tickets whose calls were timed: of the period, or of the run where none was in it."""
         # Where one ticket takes long, the last that was timed may have begun before the first batch came.
         seen = self.period.stage if self.period.stage(label, "timed_s") else self.period.now
         return seen(label, key)
