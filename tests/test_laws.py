@@ -181,6 +181,25 @@ BROKEN: dict[str, Design] = {
         Step("interleave", 3, size=6),
         Step("window", 4, size=2),
     ),
+    "law 2: what was lost behind the last sample of a part of a mix that had been run through": a(
+        "mix cycle",
+        0,
+        Step("bucket", 8, size=4),
+        parts=(
+            Design(
+                "shards",
+                2,
+                12,
+                (),
+                (
+                    Step("take", 3, size=5, flag=True),
+                    Step("batch", 4, size=1),
+                    Step("map", 5, size=2, rate=0.3, how="Retry"),
+                ),
+            ),
+            Design("shards", 6, 5, (), (Step("window", 7, size=20),)),
+        ),
+    ),
     "law 3: batches that workers make in a stage without order": a(
         "sequence", 20, Step("batch", 2, size=2), Step("filter", 3, workers=2, ordered=False)
     ),

@@ -389,12 +389,17 @@ class _Cycle(_Mixed):
             if not self.passes[number] and not self.seen[number]:
                 raise _empty(self.draws.names[number])
             self.unfinished.remove(number)
-        self.ended = True
+        # After a resume, what was lost behind the last sample of a first pass may still be on its way.
+        self.waits = [number for number in self._once() if not inputs[number].ended]
+        self.ended = not self.waits
         return 0
 
-    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
-        # Those of which one pass was enough are known to have ended.
+    def _once(self) -> list[int]:
+        """The components of which one pass was enough."""
         return [number for number, passes in self.passes.items() if not passes]
+
+    def drained(self, inputs: Sequence[Input]) -> Sequence[int]:
+        return self._once()
 
     def _ran_out(self, number: int, one: Input) -> None:
         if not self.seen[number]:
