@@ -28,6 +28,7 @@ from penstock.program.failure import add_note
 from penstock.program.fused import FusedMaps
 from penstock.program.parts import Part, parted, parts_for
 from penstock.program.reading import Reading
+from penstock.program.remembered import Made, failed_at, lost_by_position, made_by_position, put_together
 from penstock.program.task import Task, call_key
 from penstock.provenance import Place, origin, root
 from penstock.trees import numbers_stacked
@@ -279,24 +280,13 @@ class Program:
         lost: dict[int, list[Loss]] = {}
         failure = None
         if missing:
-            made = self._made(missing, task)
-            lost = _by_root(made)
-            kept.update(self._kept(missing, made, task))
-            failure = made.failure
-        samples: list[Any] = []
-        losses: list[Loss] = []
-        out: list[Place] = []
-        stop = root(failure.record.place) if failure is not None and failure.record is not None else None
-        for place in places:
-            some, own = kept.get(place, ([], []))
-            losses += [Loss.of(len(samples) + loss.before, loss.record) for loss in lost.get(place, ())]
-            samples += some
-            out += [_rooted(one, place) for one in own]
-            if place == stop:
-                break
-        return Chunk(samples, out if len(out) != len(places) or out != list(places) else places, failure, losses)
+            chunk = self._made(missing, task)
+            lost = lost_by_position(chunk)
+            kept.update(self._kept(missing, chunk, lost, task))
+            failure = chunk.failure
+        return put_together(places, kept, lost, failure)
 
-    def _found(self, indices: dict[int, int]) -> dict[int, tuple[list[Any], list[Place]]]:
+    def _found(self, indices: dict[int, int]) -> dict[int, Made]:
         """What the store has of the samples at some places, given by their positions in the source."""
         get = self.store.get
         return {place: found for place, index in indices.items() if (found := get(index)) is not None}
@@ -314,17 +304,12 @@ class Program:
             task.for_cache = False
         return Chunk.join(parts) if parts else Chunk([], ())
 
-    def _kept(self, places: list[int], made: Chunk, task: Task) -> dict[int, tuple[list[Any], list[Place]]]:
+    def _kept(self, places: list[int], chunk: Chunk, lost: dict[int, list[Loss]], task: Task) -> dict[int, Made]:
+        """What the store keeps of a chunk that was made for it."""
         assert self.reading is not None
-        by_root: dict[int, tuple[list[Any], list[Place]]] = {place: ([], []) for place in places}
-        for sample, place in zip(made.samples, made.places, strict=True):
-            samples, own = by_root[root(place)]
-            samples.append(sample)
-            own.append(place)
-        stop = root(made.failure.record.place) if made.failure and made.failure.record else None
-        lost = {root(loss.place) for loss in made.losses}
+        stop = failed_at(chunk.failure)
         out = {}
-        for place, (samples, own) in by_root.items():
+        for place, (samples, own) in made_by_position(places, chunk).items():
             if place == stop:
                 out[place] = (samples, own)
                 break
@@ -333,7 +318,7 @@ class Program:
             try:
                 keep = samples if place in lost else self.store.put(index, samples, own)
             except NotCarried as exc:
-                made.failure = self._not_kept(place, exc, task)
+                chunk.failure = self._not_kept(place, exc, task)
                 break
             out[place] = (keep, own)
         return out
@@ -488,25 +473,7 @@ def _check_spared(places: Sequence[Place], task: Task) -> None:
             raise WorkerDied(why)
 
 
-def _by_root(made: Chunk) -> dict[int, list[Loss]]:
-    """The losses of a chunk by the position that they began with, each before so many samples of that position."""
-    firsts: dict[int, int] = {}
-    for number, place in enumerate(made.places if made.losses else ()):
-        firsts.setdefault(root(place), number)
-    found: dict[int, list[Loss]] = {}
-    for loss in made.losses:
-        position = root(loss.place)
-        before = max(loss.before - firsts.get(position, loss.before), 0)
-        found.setdefault(position, []).append(loss._replace(before=before))
-    return found
-
-
 def _first_place(chunk: Chunk, task: Task) -> int:
     starts = [root(loss.place) for loss in chunk.losses]
     starts += [root(chunk.places[0])] if chunk.places else []
     return min(starts)
-
-
-def _rooted(place: Place, position: int) -> Place:
-    """`place` as it would be if its sample stood at `position`."""
-    return (position, *place[1:]) if isinstance(place, tuple) else position
