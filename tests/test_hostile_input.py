@@ -479,7 +479,7 @@ def test_the_number_of_calls_at_once_never_exceeds_the_workers():
 
 @pytest.mark.parametrize("workers", [2, 4])
 def test_n_workers_really_overlap_n_calls(workers):
-    together = threading.Barrier(workers, timeout=10)
+    together = threading.Barrier(workers, timeout=60)
     assert (
         list(ps.from_sequence(range(workers)).map(lambda x: together.wait() >= 0, workers=workers))
         == [True] * workers

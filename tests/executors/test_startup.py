@@ -534,10 +534,10 @@ def test_several_threads_may_start_processes_at_once(method):
 def test_a_close_in_one_thread_ends_a_wait_in_another(start):
     process = start("spin")
     ended = []
-    waiter = threading.Thread(target=lambda: ended.append(process.exit(30)))
+    waiter = threading.Thread(target=lambda: ended.append(process.exit(150)))
     waiter.start()
     process.close()
-    waiter.join(5)
+    waiter.join(60)
     assert not waiter.is_alive()
 
 
@@ -547,22 +547,22 @@ def test_a_wait_is_never_for_another_file_that_got_the_number(start, monkeypatch
     assert process.pid
     waits, closed = threading.Event(), threading.Event()
     ended = []
-    waiter = threading.Thread(target=lambda: ended.append(process.exit(30)))
+    waiter = threading.Thread(target=lambda: ended.append(process.exit(150)))
     readable = startup.readable
 
     def readable_later(fd, timeout_s):
         if threading.current_thread() is waiter:
             waits.set()
-            closed.wait(20)
+            closed.wait(60)
         return readable(fd, timeout_s)
 
     monkeypatch.setattr(startup, "readable", readable_later)
     waiter.start()
-    assert waits.wait(20)
+    assert waits.wait(60)
     process.close()
     others = [fd for _ in range(4) for fd in os.pipe()]
     closed.set()
-    waiter.join(5)
+    waiter.join(60)
     for fd in others:
         os.close(fd)
     assert [end.signal for end in ended] == [signal.SIGKILL]

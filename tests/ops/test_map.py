@@ -286,7 +286,7 @@ def test_the_name_is_used_in_the_repr_in_notes_and_in_stats():
 def test_a_call_past_its_timeout_is_treated_by_on_error():
     free = threading.Event()
     pipeline = ps.from_sequence(range(5)).map(
-        lambda x: free.wait() if x == 2 else x, workers=1, timeout_s=0.05, on_error="skip"
+        lambda x: free.wait() if x == 2 else x, workers=1, timeout_s=0.5, on_error="skip"
     )
     with pipeline.loader(epochs=1) as loader:
         try:

@@ -209,5 +209,5 @@ def test_a_retry_waits_no_longer_once_the_loader_closes():
 
     loader = ps.from_sequence(range(3)).map(failing, workers=1, on_error=ps.Retry(5, backoff_s=1000)).loader()
     loader.start()
-    assert waiting.wait(10)
+    assert waiting.wait(60)
     loader.close()

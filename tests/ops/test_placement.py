@@ -70,7 +70,7 @@ def test_the_loader_places_what_has_no_place():
 
 
 def meet(n):
-    barrier = threading.Barrier(n, timeout=10)
+    barrier = threading.Barrier(n, timeout=60)
     return lambda x: barrier.wait() >= 0
 
 

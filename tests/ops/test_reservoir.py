@@ -222,7 +222,7 @@ def test_max_reuse_makes_it_wait_and_the_wait_is_counted():
     pipeline = (
         ps.from_sequence(range(100)).map(tap, workers=1).reservoir(10, min_fill=10, max_reuse=3, draws=100).batch(5)
     )
-    with pipeline.loader(timeout_s=0.3) as loader, tap:
+    with pipeline.loader(timeout_s=1) as loader, tap:
         seen = []
         with pytest.raises(ps.StageTimeout, match="Tap"):
             for batch in loader:

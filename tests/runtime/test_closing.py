@@ -184,13 +184,13 @@ def test_calls_that_do_not_return_are_waited_for_together_not_one_after_the_othe
     inside = threading.Barrier(9)
 
     def stuck(sample):
-        inside.wait(20)
+        inside.wait(60)
         release.wait(60)
         return sample
 
     loader = ps.from_sequence(range(100)).map(stuck, workers=8).loader()
     loader.start()
-    inside.wait(20)
+    inside.wait(60)
     timer = threading.Timer(10, release.set)
     timer.start()
     with warnings.catch_warnings(record=True) as caught:
@@ -375,7 +375,7 @@ def test_a_pool_is_collected_after_a_failure_on_it():
 
     before = snapshot()
     pool = failed()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while pool() is not None and time.monotonic() < deadline:
         threading.Event().wait(0.01)  # a worker may still have its last ticket in hand
         gc.collect()

@@ -158,7 +158,7 @@ def test_after_a_timeout_n_calls_overlap_again_and_never_more(workers):
                 met.wait(SOON_S)
         return sample
 
-    data = ps.from_sequence(numbers).map(stuck_once, workers=workers, timeout_s=1, on_error="skip")
+    data = ps.from_sequence(numbers).map(stuck_once, workers=workers, timeout_s=2, on_error="skip")
     with data.loader(epochs=1) as loader:
         got = []
         for sample in loader:

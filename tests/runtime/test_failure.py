@@ -382,7 +382,7 @@ def test_an_initialiser_runs_once_per_worker_over_all_epochs():
 
     def make():
         made.append(threading.get_ident())
-        barrier.wait(20)
+        barrier.wait(60)
         return lambda sample: sample
 
     barrier = threading.Barrier(3)

@@ -61,7 +61,7 @@ def stuck(sample):
     reached.set()
     threading.Event().wait()
 loader = LONG.map(stuck, workers=2).loader().start()
-reached.wait(20)
+reached.wait(60)
 """,
     "a worker blocked in the source": """
 reached = threading.Event()
@@ -70,7 +70,7 @@ def records():
     reached.set()
     threading.Event().wait()
 loader = ps.from_iterable(records).map(f, workers=2).loader(); it = iter(loader); next(it)
-reached.wait(20)
+reached.wait(60)
 """,
     "a coroutine that waits for ever": """
 reached = threading.Event()
@@ -78,7 +78,7 @@ async def forever(sample):
     reached.set()
     await asyncio.Event().wait()
 loader = LONG.map(forever, workers=4).loader().start()
-reached.wait(20)
+reached.wait(60)
 """,
     "a reader blocked in another thread": """
 reached = threading.Event()
@@ -87,7 +87,7 @@ def stuck(sample):
     threading.Event().wait()
 loader = LONG.map(stuck, workers=1).loader()
 threading.Thread(target=lambda: list(loader), daemon=True).start()
-reached.wait(20)
+reached.wait(60)
 """,
     "a reader that waits in a nested pipeline": """
 reached = threading.Event()
@@ -97,7 +97,7 @@ def stuck(sample):
 def nested(sample):
     return list(ps.from_sequence([1]).map(stuck, workers=1))
 loader = LONG.map(nested, workers=1).loader().start()
-reached.wait(20)
+reached.wait(60)
 """,
     "workers that print": """
 def noisy(sample):

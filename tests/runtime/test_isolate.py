@@ -745,7 +745,7 @@ def test_close_while_another_thread_waits_is_an_error_there(isolate, tmp_path):
     if not isolate:
         release(tmp_path)
     loader.close()
-    reader.join(10)
+    reader.join(60)
     assert not reader.is_alive()
     ((got, exc),) = found
     assert got == list(range(len(got)))

@@ -232,7 +232,7 @@ def test_sigterm_ends_all():
     with script(code) as running:
         assert [running.line(), running.line()] == ["in", "in"]
         os.killpg(running.pid, signal.SIGTERM)
-        running.process.wait(5)
+        running.process.wait(60)
         await_true(lambda: not running.members(), "the end of all")
 
 

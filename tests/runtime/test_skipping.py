@@ -228,7 +228,7 @@ def test_close_does_not_wait_for_a_long_backoff():
 
     loader = ps.from_sequence([1]).map(bad, workers=1, on_error=ps.Retry(3, backoff_s=3600)).loader()
     loader.start()
-    assert called.wait(20)
+    assert called.wait(60)
     loader.close()  # warns, which is an error, if it had to wait in vain
 
 
@@ -241,7 +241,7 @@ def test_close_does_not_wait_for_a_long_backoff_of_an_async_def():
 
     loader = ps.from_sequence([1]).map(bad, workers=1, on_error=ps.Retry(3, backoff_s=3600)).loader()
     loader.start()
-    assert called.wait(20)
+    assert called.wait(60)
     loader.close()
 
 

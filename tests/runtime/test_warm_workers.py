@@ -47,7 +47,7 @@ def test_no_thread_is_started_after_the_first_epoch():
 
     def meet_once(sample):
         if sample < 3 and not met.is_set():
-            barrier.wait(20)
+            barrier.wait(60)
             met.set()
         return sample
 

@@ -57,6 +57,6 @@ def test_clients_read_their_epoch_to_its_end_while_a_server_drains():
             found = seen([next(batches)])
             assert not server.drain(0)
             with pytest.raises(ps.ServiceError, match="this server is ending"):
-                list(ps.connect(server.address, timeout_s=0.2))
+                list(ps.connect(server.address, timeout_s=1))
             assert found + seen(batches) == locally(plain())[0]
             assert server.drain(60)

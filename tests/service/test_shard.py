@@ -145,12 +145,12 @@ def test_clients_go_on_exactly_when_the_server_is_killed_and_started_again(made)
 def test_a_server_that_stays_away_is_an_error_that_names_it(monkeypatch):
     with (
         server_process(mode="shard", credit=2) as process,
-        ps.connect(process.address, timeout_s=0.3).loader() as loader,
+        ps.connect(process.address, timeout_s=2).loader() as loader,
     ):
         batches = iter(loader)
         next(batches)
         process.kill()
-        with pytest.raises(ps.ServiceError, match=rf"{process.address} has not answered for 0\.3 s"):
+        with pytest.raises(ps.ServiceError, match=rf"{process.address} has not answered for 2 s"):
             list(batches)
 
 

@@ -164,7 +164,7 @@ def test_a_record_is_passed_on_before_the_source_gives_the_next(workers):
 
     def lockstep():
         for number in range(20):
-            if not delivered.acquire(timeout=10):
+            if not delivered.acquire(timeout=60):
                 raise TimeoutError(f"record {number - 1} was not delivered")
             yield number
 

@@ -152,7 +152,7 @@ def test_threads_that_still_wait_are_let_go_when_the_block_ends():
         spot, thread = in_thread(lambda own: own.park())
         new_spot("reader").turn()
     spot.unpark()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
