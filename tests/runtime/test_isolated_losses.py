@@ -5,6 +5,7 @@ reported once.
 """
 
 import os
+from contextlib import suppress
 from functools import partial
 from zlib import crc32
 
@@ -12,6 +13,8 @@ import pytest
 from tests.runtime.process_helpers import kill, spend, workers
 
 import penstock as ps
+from penstock.remote.isolated import Isolated
+from penstock.remote.wire import Gone
 
 pytestmark = pytest.mark.usefixtures("warm_processes")
 
@@ -56,3 +59,38 @@ def test_each_sample_is_delivered_or_reported_once_though_failures_do_not_repeat
 @pytest.mark.parametrize("name", PIPELINES)
 def test_of_600_samples_and_4_deaths_each_is_delivered_or_reported_once(name):
     check_every_sample_once(name, 600, [50, 150, 300, 450])
+
+
+def fails_at_the_end(marker, number):
+    """In the first process that comes here, and in no other."""
+    with suppress(FileExistsError):
+        marker.symlink_to(str(os.getpid()))
+    if number > 3 and os.readlink(marker) == str(os.getpid()):
+        raise ValueError(number)
+    return number
+
+
+def test_what_was_lost_last_is_reported_with_the_end_of_the_epoch(monkeypatch, tmp_path):
+    heard, due, dead = Isolated._heard, [], []
+
+    def killed_behind_a_chunk(self, connection, run, message):
+        if dead:
+            dead.clear()
+            raise Gone  # what it had sent after that chunk is lost with it
+        if due and message.head[0] == "chunk":
+            due.clear()
+            dead.extend(workers())
+            for pid in dead:
+                kill(pid)
+        return heard(self, connection, run, message)
+
+    fails = partial(fails_at_the_end, tmp_path / "pid")
+    with ps.from_sequence(range(8)).map(fails, on_error="skip", workers=1).loader(isolate=True, epochs=1) as loader:
+        monkeypatch.setattr(Isolated, "_heard", killed_behind_a_chunk)
+        got = []
+        for number in loader:
+            got.append(number)
+            if number == 3:
+                due.append(True)
+        lost = [record.index for record in loader.errors()]
+    assert sorted(got + lost) == list(range(8))

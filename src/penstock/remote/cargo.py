@@ -93,14 +93,22 @@ def _label(program: Program) -> str:
 
 def stowed(chunk: Chunk, layout: Layout, block: int | None) -> Cargo:
     """The message for a chunk whose samples are in `block`, or in the body of the message."""
+    return Cargo(chunk.places, troubles(chunk), layout.header, layout.nbytes, block)
+
+
+def troubles(chunk: Chunk) -> bytes | None:
+    """The losses and the failure of a chunk, pickled; None if it has neither."""
     losses = [loss._replace(origin=None) for loss in chunk.losses]
-    trouble = dumps((losses, chunk.failure)) if losses or chunk.failure is not None else None
-    return Cargo(chunk.places, trouble, layout.header, layout.nbytes, block)
+    return dumps((losses, chunk.failure)) if losses or chunk.failure is not None else None
+
+
+def troubled(chunk: Chunk, trouble: bytes | None) -> Chunk:
+    """The chunk with its losses and its failure again."""
+    if trouble is not None:
+        chunk.losses, chunk.failure = pickle.loads(trouble)
+    return chunk
 
 
 def unstowed(cargo: Cargo, memory: Any) -> Chunk:
     """The chunk again; its samples look into `memory`."""
-    chunk = Chunk(decode(cargo.header, memory), cargo.places)
-    if cargo.trouble is not None:
-        chunk.losses, chunk.failure = pickle.loads(cargo.trouble)
-    return chunk
+    return troubled(Chunk(decode(cargo.header, memory), cargo.places), cargo.trouble)

@@ -35,7 +35,7 @@ from penstock.plan.plan import Plan
 from penstock.plan.rules import Options, make_plan
 from penstock.program.chunk import Chunk
 from penstock.provenance import Place
-from penstock.remote.cargo import Cargo
+from penstock.remote.cargo import Cargo, troubled
 from penstock.remote.connection import Connection, bury
 from penstock.remote.preload import refuse_in_import
 from penstock.remote.trial import DEATHS_RUNNING_ISOLATED, Trial
@@ -174,13 +174,13 @@ class Isolated:
         try:
             while True:
                 self.check_open()
-                if run.ended:
-                    return None
                 if self._early:
                     early = self._early.popleft()
                     if isinstance(early, BaseException):
                         raise early
                     return early if isinstance(early, Chunk) else None
+                if run.ended:
+                    return None
                 try:
                     if self._connection is None:  # given up since, by `_exchange`
                         run.restart()
@@ -245,9 +245,11 @@ class Isolated:
                 chunk.origin = cast(Any, _Elsewhere(number, run.chunks, run.edge))
                 return chunk
         elif kind == "end":
-            number, stats = said
+            number, stats, trouble = said
             self._stats = stats
-            return bool(number == run.number)
+            if number == run.number:
+                run.ended = True
+                return True if trouble is None else troubled(Chunk([], ()), trouble)
         elif kind == "failed":
             number, exception = said
             if number == run.number:

@@ -19,7 +19,7 @@ from penstock.core.redo import Start
 from penstock.memory.exceptions import packed
 from penstock.memory.parcel import unpack
 from penstock.program.chunk import Chunk, CountVaried, Loss
-from penstock.remote.cargo import measured
+from penstock.remote.cargo import measured, troubles
 from penstock.remote.preload import become_worker
 from penstock.remote.wire import Gone, Message
 from penstock.remote.worker_end import WorkerEnd
@@ -186,11 +186,10 @@ class _Pump:
         self._late = []
         while self._has_credit(number):
             chunk = self.engine.read(run, None)
-            if chunk is None and self._late:
-                chunk = Chunk([], ())
             if chunk is None:
                 if self._left < number:
-                    self._send(("end", number, self._stats()))
+                    # The losses go along: were they sent before the end, a death between would repeat them.
+                    self._send(("end", number, self._stats(), troubles(Chunk([], (), losses=self._late))))
                 return
             if chunk.failure is not None and isinstance(chunk.failure.exception, CountVaried):
                 position, chunk.failure = chunk.failure.exception.position, None
