@@ -8,8 +8,6 @@ from typing import Any
 from penstock.cli.screen import Screen
 from penstock.stats.report import per_second, percent
 
-__all__ = ["board"]
-
 #: columns of what is neither a bar nor the stage's name
 _FIGURES = 33
 #: columns of the bar of a worker's time and of the one of what is ready, with a space; where the screen is narrow,

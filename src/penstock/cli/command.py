@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["Command", "UsageError"]
-
 
 class Command(Protocol):
     """A module fits as it is: ``SUMMARY``, ``add_arguments`` and ``run`` at its top level."""

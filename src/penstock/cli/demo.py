@@ -9,8 +9,6 @@ from pathlib import Path
 from penstock.cli.numbers import at_least_one, positive
 from penstock.cli.screen import Screen
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "feed a stand-in training step from JPEG files, with a plain loop and with penstock"
 
 

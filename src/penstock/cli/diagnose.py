@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.cli.measure import add_arguments, measured, printed
+from penstock.cli.measure import add_arguments as add_arguments  # the same ones
+from penstock.cli.measure import measured, printed
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "run a pipeline for some seconds and say what limits it, and what one change would bring"
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-__all__ = ["SUMMARY", "Examined", "add_arguments", "advice", "examine", "run"]
 
 SUMMARY = "look at cores, quotas, memory and optional parts, and say what to fix"
 

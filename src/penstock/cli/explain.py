@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-__all__ = ["SUMMARY", "add_arguments", "add_target", "find_pipeline", "run"]
 
 SUMMARY = "print the stages of a pipeline: what was fused, what is bounded, and why"
 

@@ -9,7 +9,6 @@ from penstock.service.keys import make_key
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "make a pair of keys for a data server or a client of one"
 

@@ -20,7 +20,6 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["COMMANDS", "build_parser", "main"]
 
 COMMANDS: Mapping[str, Command] = {
     "demo": demo,

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from penstock.measuring.measure import Measurement
 
-__all__ = ["SUMMARY", "add_arguments", "add_run_options", "measured", "printed", "run"]
 
 SUMMARY = "run a pipeline for some seconds and print how fast it is, and where its time goes"
 

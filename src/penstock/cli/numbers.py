@@ -7,8 +7,6 @@ from collections.abc import Callable
 from math import inf
 from typing import TypeVar
 
-__all__ = ["at_least_one", "not_negative", "positive", "whole"]
-
 N = TypeVar("N", int, float)
 
 

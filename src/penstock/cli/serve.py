@@ -17,7 +17,6 @@ from penstock.service.server import MODES, Server, serve
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "serve a pipeline to training loops on this or other machines"
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from penstock.dashboard.notices import Notice
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "watch the running loaders of this user: stages, buffers, rates and what limits them"
 

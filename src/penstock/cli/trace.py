@@ -13,7 +13,6 @@ from penstock.cli.screen import Screen
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "run some steps of a pipeline and write what every worker did when, for ui.perfetto.dev"
 

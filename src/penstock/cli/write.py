@@ -10,7 +10,6 @@ from penstock.writers.write import FORMATS
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
 
 SUMMARY = "write the samples of a pipeline to files, and go on where an earlier run was ended"
 

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from penstock.lazy import named
 from penstock.sources.source import Flow
 
-__all__ = ["Adapters"]
-
 T = TypeVar("T", covariant=True)
 
 #: what code asks a DataLoader for, and `torch()` has

@@ -14,8 +14,6 @@ from penstock.provenance import Place, covers, key_of, steps_from
 from penstock.resume.cursor import BehindLoss, Cursor, Held, saved_edge
 from penstock.resume.schema import Front, InputState
 
-__all__ = ["Alternating"]
-
 Steps = tuple[int, ...]
 
 

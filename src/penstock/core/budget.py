@@ -19,8 +19,6 @@ from typing import Any
 from penstock.errors import PlanError
 from penstock.trees import nbytes
 
-__all__ = ["Budget", "Estimate", "estimated_bytes", "parse_bytes"]
-
 #: samples of a chunk that are weighed
 _WEIGHED = 8
 

@@ -14,7 +14,6 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.memory.block import Blocks
 
-__all__ = ["abandoned", "check_open", "close_at_exit", "close_at_exit_again", "end_workers"]
 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 

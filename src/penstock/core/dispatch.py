@@ -20,8 +20,6 @@ from penstock.core.workers import LOCK, Crew
 if TYPE_CHECKING:
     from penstock.core.witness import Witness
 
-__all__ = ["Dispatch"]
-
 
 class Dispatch:
     """A loader, as its workers see it."""

@@ -55,7 +55,6 @@ from penstock.stats.watch import Meter
 if TYPE_CHECKING:
     from penstock.memory.block import Blocks
 
-__all__ = ["Engine"]
 
 _numbers = count(1)
 

@@ -24,8 +24,6 @@ from penstock.provenance import Place, root, single, way
 from penstock.resume.cursor import Held
 from penstock.resume.schema import Edge, Front, InputState
 
-__all__ = ["Run", "begun_at", "first_owed", "fits_plan"]
-
 
 class Run:
     """The stages of one epoch. `engine` is the loader's engine, which has the lanes and the seed.

@@ -10,8 +10,6 @@ from penstock.program.chunk import Chunk, ErrorRecord, Failure, Loss
 from penstock.program.failure import ErrorLimit, let_go_of_samples
 from penstock.provenance import weights
 
-__all__ = ["ErrorLog", "out_of_step"]
-
 #: records kept of samples that failed; all are counted
 _RECORDS = 10_000
 

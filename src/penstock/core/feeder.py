@@ -16,8 +16,6 @@ from penstock.program.chunk import Chunk, Loss
 from penstock.provenance import Place, covers, input_of, key_of, steps_from
 from penstock.resume.cursor import Cursor, Given
 
-__all__ = ["Feeder", "Sought", "Upstream"]
-
 
 class Upstream(Protocol):
     """What an input of a joint is filled from."""

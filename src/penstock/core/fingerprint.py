@@ -18,8 +18,6 @@ from penstock.provenance import Member, Part, Passed, Place, Row
 from penstock.resume.state import described
 from penstock.sources.source import Composite, Flow
 
-__all__ = ["fingerprint"]
-
 _WORD = 1 << 128
 
 

@@ -31,8 +31,6 @@ from penstock.provenance import Place
 from penstock.resume.cursor import BehindLoss, Cursor, Held, saved_edge
 from penstock.resume.schema import Front, InputState
 
-__all__ = ["JoinedInlet"]
-
 #: outputs of one step at the most: those of them that are still owed are named one by one in a state
 _STEP = 256
 #: groups of consecutive positions at the most: each is named by two numbers

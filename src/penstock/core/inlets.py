@@ -24,9 +24,6 @@ from penstock.resume.cursor import Cursor, FromRedo
 from penstock.resume.schema import Edge, Front, InputState
 from penstock.sources.source import Opening
 
-__all__ = ["FromSource", "Inlet", "Part", "PositionInlet", "SourceFeed", "runs_of"]
-
-
 #: with so many samples left, nobody has to share yet
 _MANY = 1 << 40
 #: positions of an epoch that never ends

@@ -16,8 +16,6 @@ from penstock.core.error_log import ErrorLog
 from penstock.errors import PenstockError
 from penstock.program.chunk import Chunk, Failure, Loss
 
-__all__ = ["Counted", "Iteration", "Left", "ReadBy"]
-
 T = TypeVar("T", covariant=True)
 
 

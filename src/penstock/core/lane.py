@@ -23,8 +23,6 @@ from penstock.program.task import Post
 from penstock.stats.calls import Timing
 from penstock.stats.counters import StageCounters
 
-__all__ = ["Job", "Lane", "Pull"]
-
 _numbers = count(1)
 
 

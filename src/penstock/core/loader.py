@@ -38,7 +38,6 @@ from penstock.sources.source import Flow
 if TYPE_CHECKING:
     pass
 
-__all__ = ["Loader"]
 
 T = TypeVar("T", covariant=True)
 

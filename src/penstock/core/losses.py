@@ -7,8 +7,6 @@ from collections.abc import Hashable, Mapping
 from penstock.program.chunk import Chunk, Loss, Ticket
 from penstock.provenance import input_of, key_of, steps_from
 
-__all__ = ["count_steps", "take_losses"]
-
 
 def count_steps(chunk: Chunk, ticket: Ticket, depth: int, before: int) -> None:
     """Note how many ops had made several samples of one before each of the losses of `chunk`, which are new.

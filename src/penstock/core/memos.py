@@ -9,8 +9,6 @@ from penstock.ops.op import Op
 from penstock.plan.plan import Joined, Plan
 from penstock.sources.source import Composite
 
-__all__ = ["Memos"]
-
 
 class Memos:
     """The memos of one loader. A memo is made when it is first asked for."""

@@ -17,8 +17,6 @@ from penstock.stats.history import History, Snapshot
 from penstock.stats.lock import LOCK_PROBE
 from penstock.stats.watch import Clock
 
-__all__ = ["Observer"]
-
 #: how often the clocks are looked at while batches are handed over
 _LOOK_S = 0.02
 

@@ -22,8 +22,6 @@ from penstock.program.chunk import Chunk, Loss, Ticket
 from penstock.provenance import Place
 from penstock.resume.cursor import BehindLoss, Left, Unordered
 
-__all__ = ["AsDone", "InOrder", "Outlet"]
-
 #: the ticket of a chunk that has none
 _NONE = -1
 #: chunks leave together up to so many samples: with more of them, coming for each chunk costs little per sample

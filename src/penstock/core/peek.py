@@ -21,8 +21,6 @@ from penstock.program.program import Program
 from penstock.program.task import Bench, Post, Task
 from penstock.sources.source import Flow
 
-__all__ = ["peek"]
-
 _BLOCK = 1 << 20
 
 

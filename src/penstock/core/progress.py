@@ -11,8 +11,6 @@ from dataclasses import replace
 from penstock.program.chunk import Chunk, Ticket
 from penstock.provenance import Place, input_of, key_of, steps_from
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """How far a ticket has got: the last of its inputs of which something was handed in, and how much of it."""

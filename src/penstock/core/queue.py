@@ -16,8 +16,6 @@ from penstock.program.chunk import Chunk, Failure, Loss, LossOrigin, Origin
 from penstock.provenance import Place, joined
 from penstock.resume.cursor import Came, Cursor, Lot
 
-__all__ = ["ChunkLot", "Queue"]
-
 
 class ChunkLot(NamedTuple):
     """A chunk of the stage before: where its samples came from, without them."""

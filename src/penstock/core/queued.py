@@ -16,8 +16,6 @@ from penstock.program.chunk import Chunk, CountVaried, Failure, Ticket
 from penstock.provenance import root
 from penstock.resume.cursor import FromParts
 
-__all__ = ["QueuedInlet", "StraightInlet"]
-
 
 class QueuedInlet(Inlet):
     """Samples of other stages that wait for a worker."""

@@ -22,8 +22,6 @@ from penstock.executors.parking import is_staged, new_spot
 from penstock.program.chunk import Chunk
 from penstock.stats.lock import LOCK_PROBE
 
-__all__ = ["Reader"]
-
 #: so many workers are started before looking again whether there is something to read
 _BURST = 8
 #: a reader that waits for what could be served again looks so often whether it may

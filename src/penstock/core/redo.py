@@ -16,8 +16,6 @@ from penstock.provenance import Place, input_of, key_of, steps_from
 from penstock.resume.cursor import Given, Held, Mark
 from penstock.resume.schema import Edge, Front
 
-__all__ = ["BEGINNING", "Intake", "Redo", "Resumed", "Start", "Want"]
-
 Steps = tuple[int, ...]
 
 

@@ -20,8 +20,6 @@ from penstock.provenance import Place, key_of
 from penstock.resume.cursor import BehindLoss, Cursor, FromRedo, Held, Mark
 from penstock.resume.schema import Front, InputState
 
-__all__ = ["Remake"]
-
 
 class Remake:
     """What a joint makes again when it is resumed, before it goes on."""

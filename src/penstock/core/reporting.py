@@ -19,8 +19,6 @@ from penstock.stats.facts import Limits
 from penstock.stats.history import Snapshot
 from penstock.stats.report import Diagnosis, percent
 
-__all__ = ["diagnosed", "diagnosis", "report"]
-
 #: a loop that waits less is not worth a line
 _WORTH_A_LINE = 0.05
 

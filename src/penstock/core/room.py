@@ -11,8 +11,6 @@ from typing import Any
 
 from penstock.core.lane import Job
 
-__all__ = ["Room"]
-
 #: what may wait for a late ticket before it, in bytes and in chunks
 _WAITING_BYTES, _WAITING = 256 * 1024 * 1024, 1 << 16
 

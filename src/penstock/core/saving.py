@@ -20,8 +20,6 @@ from penstock.resume.schema import VERSION, Edge, RankState, State, opened, seal
 from penstock.resume.state import check_pipeline, described
 from penstock.sources.source import Flow
 
-__all__ = ["Saving"]
-
 #: chunks behind which the stream can still be told to stand
 _REMEMBERED = 48
 

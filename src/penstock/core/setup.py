@@ -17,7 +17,6 @@ from penstock.program.program import Program
 if TYPE_CHECKING:
     from penstock.memory.block import Blocks
 
-__all__ = ["Setup"]
 
 #: With a bound on memory a block counts as a whole. A large part of it may be left unused all the same: otherwise
 #: samples of many sizes would each need new memory, whose page faults cost more than room for one sample less.

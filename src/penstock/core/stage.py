@@ -27,8 +27,6 @@ from penstock.core.stream import Pulled, StreamInlet
 from penstock.program.chunk import Chunk, Ticket
 from penstock.program.sizing import BLOCKS, BLOCKS_BYTES, CACHED_BYTES
 
-__all__ = ["StageRun"]
-
 
 class StageRun:
     """One stage in one epoch."""

@@ -8,8 +8,6 @@ from penstock.core.tally import op_titles
 from penstock.plan.plan import Joined, Plan, Stage, Streamed
 from penstock.stats.facts import StageFacts
 
-__all__ = ["facts_of"]
-
 #: of a stage that begins with to(), which has one thread
 _MOVES = (
     "One thread moves batches to the device and runs the ops behind to(): put what it need not do before "

@@ -17,8 +17,6 @@ from penstock.program.sizing import TARGET_S, shared
 from penstock.resume.cursor import FromRedo
 from penstock.sources.source import Opening, StreamSource
 
-__all__ = ["Pulled", "StreamInlet"]
-
 #: a record that takes longer was waited for
 _SWIFT_S = 25e-6
 #: a source that has given so many records swiftly is asked for several at once

@@ -15,8 +15,6 @@ from penstock.stats.counters import SUMMED
 if TYPE_CHECKING:
     from penstock.memory.block import Blocks
 
-__all__ = ["joint_tally", "lane_tally", "memory_tally", "op_titles"]
-
 
 def lane_tally(lanes: Iterable[Lane]) -> dict[str, float]:
     """The counters of all stages. Those of a plan that was made again add up."""

@@ -18,8 +18,6 @@ from penstock.core.workers import LOCK
 from penstock.errors import PenstockError, PlanError
 from penstock.stats.trace import LOOP_TRACK, Recording
 
-__all__ = ["traced"]
-
 _UNSEEN = (
     "loader(isolate=True): the workers are in another process, so only the waits of the training loop are in this "
     "trace; to see tickets, trace a loader without isolate"

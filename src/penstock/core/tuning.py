@@ -33,8 +33,6 @@ from penstock.plan.code import call_of
 from penstock.plan.plan import Stage
 from penstock.stats.counters import StageCounters
 
-__all__ = ["Seen", "Tuner", "Tuning", "as_note"]
-
 #: a window is at least as long; it ends without the samples it should have seen after the longest time
 _WINDOW_S, _LONGEST_S = 0.25, 2.0
 #: the same for windows before and after a worker is added for a part of which there are CPUs: that gains little

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.core.witness import Timing
     from penstock.stats.report import Diagnosis
 
-__all__ = ["Views"]
 
 _LAST_PORT = 65535
 

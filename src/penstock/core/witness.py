@@ -12,8 +12,6 @@ from penstock.core.lane import Job, Pull
 from penstock.core.workers import LOCK
 from penstock.stats.histogram import Histogram
 
-__all__ = ["Timing", "Witness", "is_witness", "join", "part"]
-
 
 class Witness(Protocol):
     """Sees what happens in one loader."""

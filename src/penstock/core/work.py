@@ -23,8 +23,6 @@ from penstock.program.task import Abandoned, Bench, Post, Task
 from penstock.stats.calls import Timing
 from penstock.trees import nbytes
 
-__all__ = ["discard", "execute", "weighed", "work", "work_async"]
-
 
 def work(crew: Crew, first: list[Job | Pull], grow: bool, worker: Any) -> None:
     """The life of a thread. It begins with a ticket, which it takes out of `first`.

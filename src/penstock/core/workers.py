@@ -27,8 +27,6 @@ from penstock.machine import run_delay_s
 from penstock.plan.plan import Site
 from penstock.program.failure import take_note
 
-__all__ = ["HERE", "LOCK", "Client", "Crew", "crew_for", "nested", "out_of"]
-
 # An RLock, because a finalizer of the user's may run wherever memory is allocated.
 LOCK = threading.RLock()
 system.at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]

@@ -8,8 +8,6 @@ from typing import Any
 
 from penstock.dashboard.notices import Notice
 
-__all__ = ["look"]
-
 _PATIENCE_S = 5.0
 
 

@@ -14,8 +14,6 @@ from itertools import pairwise
 from time import time
 from typing import Any, NamedTuple
 
-__all__ = ["Feed", "Gone"]
-
 #: points of the curves, one per second
 _POINTS = 300
 #: rates are those of so many seconds

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from penstock.errors import PenstockError
 
-__all__ = ["Notice", "folder", "notices", "post", "remove"]
-
 _numbers = count(1)
 
 

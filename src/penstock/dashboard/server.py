@@ -31,8 +31,6 @@ from penstock.dashboard.feed import Feed, Gone
 from penstock.dashboard.notices import Notice, post, remove
 from penstock.errors import PenstockError, PlanError
 
-__all__ = ["Dashboard"]
-
 #: how often whoever watches gets news
 _EVERY_S = 0.5
 #: a request that takes longer to arrive, or an answer that nobody reads, is given up

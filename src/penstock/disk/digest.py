@@ -34,8 +34,6 @@ import numpy as np
 
 from penstock.tensors import array_of, dtype_name, is_tensor
 
-__all__ = ["digest"]
-
 _BYTES = 12
 _WHOLE_ARRAY = 16 << 20
 _STRETCHES, _STRETCH = 256, 1 << 16

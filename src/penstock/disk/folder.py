@@ -20,8 +20,6 @@ from typing import Any
 
 from penstock.disk.segment import SUFFIX, UNNAMED, lock
 
-__all__ = ["ABOUT", "content", "in_use", "make_room", "prepare", "segments"]
-
 ABOUT = "about.json"
 _KEY = re.compile(r"[0-9a-f]{24}(-seed-?[0-9]+)?")
 

@@ -25,8 +25,6 @@ from penstock.memory.network import decode, layout_of
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["ALIGNMENT", "END", "HEADER_BYTES", "INDEX", "MAGIC", "SAMPLES", "Header", "header_at", "packed"]
-__all__ += ["raw", "samples_in", "sound"]
 
 MAGIC = b"penstok1"
 #: what a record holds: samples; the table of a finished segment; where that table is

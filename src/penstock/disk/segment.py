@@ -33,7 +33,6 @@ else:
 #: whether the system has locks that end with their process
 LOCKS = _flock is not None
 
-__all__ = ["LOCKS", "SUFFIX", "UNNAMED", "OpenFile", "Writer", "lock", "scan"]
 
 SUFFIX = ".seg"
 #: behind the name of a segment that is not locked yet

@@ -32,8 +32,6 @@ from penstock.disk.segment import LOCKS, OpenFile, Writer, scan
 from penstock.errors import NotCarried, PlanError
 from penstock.provenance import Place
 
-__all__ = ["DiskStore"]
-
 #: a segment is full from here on
 SEGMENT_BYTES = 64 << 20
 #: with `max_bytes`, so many segments at least

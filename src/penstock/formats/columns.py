@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from penstock.errors import missing_extra
 
-__all__ = ["Column", "Columns", "arrow", "column_of", "dicts", "import_arrow", "whole"]
-
 #: so few values take less time one by one
 _FEW = 8
 #: consecutive positions, or any

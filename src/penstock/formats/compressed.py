@@ -16,8 +16,6 @@ from typing import Any, BinaryIO, cast
 from penstock import storage
 from penstock.errors import ReadError, missing_extra
 
-__all__ = ["MOST_BYTES", "compression", "decompressed"]
-
 #: what a record of a compressed file may take, unless the user says otherwise
 MOST_BYTES = 1 << 28
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["crc32c", "crc32c_of_rows", "fastest", "masked"]
-
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
 #: shorter texts are summed byte by byte

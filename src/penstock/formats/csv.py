@@ -20,8 +20,6 @@ from penstock import storage
 from penstock.errors import PlanError
 from penstock.formats.columns import arrow, import_arrow
 
-__all__ = ["Dialect", "build_index", "header_of"]
-
 _CHUNK = 1 << 22
 #: from so much of the first file types are worked out
 _SAMPLE = 1 << 20

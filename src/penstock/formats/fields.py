@@ -19,8 +19,6 @@ import numpy as np
 from penstock.formats.npy import npy_array, npy_bytes
 from penstock.formats.tree import from_msgpack, is_plain_json, to_msgpack
 
-__all__ = ["decoder_of", "restored", "written"]
-
 Decode = Callable[[bytes], Any]
 
 

@@ -11,8 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Groups"]
-
 
 class _Sized(Protocol):
     @property

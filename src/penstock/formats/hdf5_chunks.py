@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from penstock.formats.rows import Rows
 
-__all__ = ["Chunks", "mapped_chunks"]
-
 
 class Chunks(Rows):
     """The rows of a data set, by the position of its chunks in the file."""

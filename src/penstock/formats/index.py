@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from penstock import storage
 
-__all__ = ["Where", "cache_folder", "index_of", "packed", "unpacked"]
-
 Arrays = dict[str, NDArray[Any]]
 #: a folder for indexes; None for the usual place; False for memory alone
 Where = str | os.PathLike[str] | bool | None

@@ -16,8 +16,6 @@ import numpy as np
 from penstock.formats.columns import Column, Columns, arrow, column_of, whole
 from penstock.formats.tree import from_msgpack, is_plain_json, to_msgpack
 
-__all__ = ["META", "WHOLE", "Form", "Restored", "fits", "kind_of", "kinds_of", "to_array", "type_of"]
-
 #: the key of the metadata
 META = b"penstock"
 #: a field of samples that are no dicts

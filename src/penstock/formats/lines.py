@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from penstock import storage
 from penstock.errors import ReadError
 
-__all__ = ["BOM", "build_index", "build_index_without_blank", "forward", "stripped"]
-
 BOM = b"\xef\xbb\xbf"
 #: read at once while looking for ends of lines
 _CHUNK = 1 << 22

@@ -15,8 +15,6 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-__all__ = ["Pickled", "header_length", "npy_array", "npy_bytes", "npy_header"]
-
 _MAGIC = b"\x93NUMPY"
 #: magic, version and the longest length field
 _PREFIX = 12

@@ -21,8 +21,6 @@ from penstock.formats.npy import Pickled, header_length, npy_array, npy_header
 from penstock.formats.seekable import seekable
 from penstock.formats.spans import read_pieces
 
-__all__ = ["Arrays", "Mapped", "Rows", "npy_rows", "npz_arrays"]
-
 #: consecutive rows, or any
 Indices = range | NDArray[np.int64]
 

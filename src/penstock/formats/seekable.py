@@ -9,8 +9,6 @@ from typing import Any
 from penstock import storage
 from penstock.storage.remote import Seekable
 
-__all__ = ["arrow_name", "seekable"]
-
 
 def arrow_name(path: str) -> str | None:
     """A local path that libraries take which know names as UTF-8 only; None for other names, and for URLs."""

@@ -12,8 +12,6 @@ import numpy as np
 
 from penstock.formats.columns import arrow
 
-__all__ = ["check_batch"]
-
 
 def check_batch(batch: Any) -> None:
     """Raise ValueError if reading a value of this record batch could lead out of its memory."""

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from penstock import storage
 
-__all__ = ["read_pieces"]
-
 #: Pieces are read together if what lies between them is no longer than this: a read costs as much as copying this.
 _LOCAL_GAP = 1 << 12
 _REMOTE_GAP = 1 << 18

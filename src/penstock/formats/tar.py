@@ -15,8 +15,6 @@ from typing import BinaryIO, NamedTuple
 
 from penstock.errors import ReadError
 
-__all__ = ["BLOCK", "Member", "members", "streamed"]
-
 BLOCK = 512
 _ZEROS = bytes(BLOCK)
 #: what a header that describes the next one may take: a name, or pax records

@@ -18,8 +18,6 @@ from penstock import storage
 from penstock.errors import ReadError
 from penstock.formats.crc32c import crc32c, crc32c_of_rows, fastest, masked
 
-__all__ = ["FOOTER", "HEADER", "KIND", "all_checked", "build_index", "forward", "framed"]
-
 KIND = "tfrecord 1"
 HEADER = 12
 FOOTER = 4

@@ -20,8 +20,6 @@ import numpy as np
 from penstock.errors import NotCarried
 from penstock.formats.npy import npy_array, npy_bytes
 
-__all__ = ["TREE_KEY", "TREE_MARK", "from_json", "from_msgpack", "is_plain_json", "to_json", "to_msgpack"]
-
 #: the entry of an LMDB database whose values are trees, and what it holds when the database is complete
 TREE_KEY, TREE_MARK = b"__penstock__", b"tree 1"
 

@@ -20,8 +20,6 @@ from penstock.errors import ReadError
 from penstock.formats.index import packed
 from penstock.formats.tar import Member, members, streamed
 
-__all__ = ["KIND", "TREE", "build_index", "sample_name", "samples"]
-
 #: what an index of this layout is called; its number changes with the arrays
 KIND = "tar 3"
 #: the comment of archives whose members hold parts of a sample tree; what follows says whose keys they have

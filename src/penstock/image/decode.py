@@ -29,8 +29,6 @@ from penstock.errors import DecodeError, PlanError, missing_extra
 from penstock.image.header import Jpeg, is_jpeg, jpeg_header, png_size
 from penstock.image.resample import opencv, pillow, resized
 
-__all__ = ["MAX_PIXELS", "ImageDecoder", "decode_image"]
-
 #: as Pillow has it: a quarter of a GB in three colours
 MAX_PIXELS = 89_478_485
 

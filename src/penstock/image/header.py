@@ -8,8 +8,6 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-__all__ = ["Jpeg", "is_jpeg", "jpeg_header", "png_size"]
-
 _ORIENTATION = 0x0112
 #: frames of every kind of JPEG; C4, C8 and CC are tables
 _FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})

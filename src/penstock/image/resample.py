@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from penstock.errors import missing_extra
 
-__all__ = ["Image", "checked_image", "mirrored", "opencv", "pillow", "resized"]
-
 Image = NDArray[Any]
 
 #: that OpenCV resizes at once

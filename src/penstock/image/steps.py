@@ -20,8 +20,6 @@ from penstock.checks import whole_number
 from penstock.errors import PlanError
 from penstock.image.resample import Image, checked_image, mirrored, resized
 
-__all__ = ["center_crop", "flip", "normalize", "random_resized_crop", "resize"]
-
 #: of ImageNet's training images, as most published models have it
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -22,7 +22,6 @@ from penstock.stats.report import Diagnosis, per_second, percent
 if TYPE_CHECKING:
     from penstock.pipeline import Pipeline
 
-__all__ = ["Comparison", "compare", "judged"]
 
 #: together they reach at least this share of the slower one, unless they stand in each other's way
 _TOGETHER = 0.85

@@ -21,7 +21,6 @@ from penstock.trees import nbytes
 if TYPE_CHECKING:
     from penstock.pipeline import Pipeline
 
-__all__ = ["Measurement", "measure"]
 
 #: one batch in so many is weighed
 _WEIGH = 16

@@ -14,8 +14,6 @@ from typing import Any, Generic, TypeVar
 
 from penstock.stats.report import per_second, percent
 
-__all__ = ["Waits", "Watched", "watch"]
-
 T = TypeVar("T")
 
 #: a loop that waits less than this is as good as always fed

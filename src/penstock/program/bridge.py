@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Bridge"]
-
 
 class Bridge:
     """Runs coroutines to their end, one at a time, on a loop of its own."""

@@ -14,8 +14,6 @@ from penstock.disk.digest import digest
 from penstock.plan.plan import Indexed, Stage, Step
 from penstock.sources.source import Source
 
-__all__ = ["cache_key"]
-
 #: goes up when older records would be misread
 _FORMAT = 1
 #: arguments that have no say in what an op makes of a sample

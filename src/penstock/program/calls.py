@@ -19,8 +19,6 @@ from penstock.program.task import Task
 from penstock.provenance import Place, counter
 from penstock.randomness import Draws, derive
 
-__all__ = ["Attempts", "Calls", "SampleInfo", "interrupted", "wrong_count"]
-
 
 class SampleInfo:
     """What a function with ``info=True`` gets beside its sample."""

@@ -10,18 +10,6 @@ from typing import Any, NamedTuple, Protocol
 from penstock.provenance import Place, chosen, joined
 from penstock.resume.cursor import Cursor
 
-__all__ = [
-    "Chunk",
-    "CountVaried",
-    "ErrorRecord",
-    "Failure",
-    "Loss",
-    "Origin",
-    "Ticket",
-    "sample_label",
-    "with_losses",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:

@@ -18,7 +18,6 @@ from penstock.provenance import Place, counter, origin
 if TYPE_CHECKING:
     from penstock.memory.segment import Mapping
 
-__all__ = ["READING", "Desk", "Sample", "new_desk"]
 
 #: in place of the number of a step: the source is being read
 READING = -1

@@ -19,8 +19,6 @@ from penstock.program.chunk import Chunk, ErrorRecord, Loss
 from penstock.program.sizing import TARGET_S
 from penstock.provenance import Place
 
-__all__ = ["expanded", "expanded_async"]
-
 _END = object()
 
 

@@ -18,8 +18,6 @@ from penstock.ops.call import Retry
 from penstock.plan.plan import Stage
 from penstock.program.chunk import Chunk, ErrorRecord, Failure, Ticket
 
-__all__ = ["ErrorLimit", "Verdict", "add_note", "broken", "decide", "let_go_of_samples", "take_note"]
-
 #: what is cleared of such a frame ends its generator
 _CAN_GO_ON: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 

@@ -16,8 +16,6 @@ from penstock.plan.positions import on_positions
 from penstock.plan.world import ALONE, dealt
 from penstock.sources.source import Flow
 
-__all__ = ["check_single_samples", "folder_notes"]
-
 
 def check_single_samples(flow: Flow, op: Op[Any, Any]) -> None:
     """Refuse a cache in a folder where it could not keep samples one by one."""

@@ -25,8 +25,6 @@ from penstock.program.chunk import Chunk, with_losses
 from penstock.program.failure import decide
 from penstock.program.task import Task
 
-__all__ = ["FusedMaps"]
-
 
 @cache
 def _loop(count: int, asynchronous: bool) -> Callable[..., Any]:

@@ -12,8 +12,6 @@ from penstock.program.fused import FusedMaps
 from penstock.program.task import Task
 from penstock.stats.calls import TIMED_CALLS, Timed, Timing
 
-__all__ = ["Part", "parted", "parts_for", "timed_parts"]
-
 Part = FusedMaps | Step
 
 

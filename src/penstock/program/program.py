@@ -33,8 +33,6 @@ from penstock.program.task import Task, call_key
 from penstock.provenance import Place, origin, root
 from penstock.trees import numbers_stacked
 
-__all__ = ["Program", "finished", "through"]
-
 #: a ticket is run in so many slices, so that one that turns out slow can be cut short
 _SLICES = 2
 

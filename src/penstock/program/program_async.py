@@ -13,8 +13,6 @@ from penstock.program.parts import Part, timed_parts
 from penstock.program.program import Program, finished
 from penstock.program.task import Task
 
-__all__ = ["after", "chunks_async"]
-
 #: a ticket of so few samples is not run in slices: to begin each of them costs more than a call
 _WHOLE = 8
 

@@ -12,8 +12,6 @@ from penstock.ops.op import Key, Order
 from penstock.provenance import Place, origin, single, way
 from penstock.sources.source import IndexedSource, Indices
 
-__all__ = ["Identify", "Noted", "Reading"]
-
 Int64s = NDArray[np.int64]
 Identify = Callable[[int, Sequence[Place]], Sequence[Hashable]]
 

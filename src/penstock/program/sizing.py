@@ -12,18 +12,6 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-__all__ = [
-    "BLOCKS",
-    "BLOCKS_BYTES",
-    "CACHED_BYTES",
-    "PAUSE_REMOTE_S",
-    "PAUSE_S",
-    "TARGET_REMOTE_S",
-    "TARGET_S",
-    "Sizer",
-    "shared",
-]
-
 #: what the work of a ticket should take
 TARGET_S = 0.001
 #: the same where it is handed over to another process

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.program.program import Program
     from penstock.stats.calls import Timing
 
-__all__ = ["Abandoned", "Bench", "CallKey", "Post", "Task", "call_key"]
 
 #: a call that is never made again has no attempt left
 _LAST_ATTEMPT = 1 << 30

@@ -10,8 +10,6 @@ from penstock import storage
 from penstock.errors import OnError, PlanError
 from penstock.formats.compressed import compression
 
-__all__ = ["Options", "Paths", "absolute", "files_of", "is_stream", "names_of", "or_packed", "refuse_stream"]
-
 #: a path, a pattern or a folder, on disk or by URL, or a list of these
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Options = Mapping[str, Any] | None

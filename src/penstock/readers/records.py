@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from penstock.sources.tar import Fields
     from penstock.sources.tfrecord import Features
 
-__all__ = ["from_jsonl", "from_lmdb", "from_tar", "from_text", "from_tfrecord"]
-
 
 def from_tar(
     shards: Paths,

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from penstock.formats.index import Where
     from penstock.readers.paths import Options, Paths
 
-__all__ = ["from_arrow", "from_csv", "from_hdf5", "from_npy", "from_parquet"]
-
 
 def from_parquet(
     files: Paths,

@@ -10,8 +10,6 @@ import numpy as np
 from penstock.tensors import is_tensor, on_host
 from penstock.trees import fields_of
 
-__all__ = ["Field", "array_of", "described", "fields"]
-
 #: letters of a string or of a number of values that are shown
 _LETTERS = 40
 

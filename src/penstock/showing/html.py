@@ -9,8 +9,6 @@ from typing import Any
 from penstock.plan.explain import Explanation, runs_on
 from penstock.stats.report import RANK_HEAD, Diagnosis, duration, per_second, percent, rank_rows
 
-__all__ = ["diagnosis_html", "escaped", "pipeline_html", "table"]
-
 #: working, waiting for input, waiting for room
 _COLOURS = ("#2e9e5b", "#d9a520", "#4a7fd0")
 _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0;border:0;background:none"

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from penstock.showing.describe import array_of
 from penstock.trees import fields_of
 
-__all__ = ["images_in", "png", "sheet"]
-
 #: the least size of an image, the largest that is shown, and the space between two
 _LEAST, _LARGEST, _GAP = 8, 160, 4
 _COLUMNS = 8

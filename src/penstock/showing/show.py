@@ -12,8 +12,6 @@ from penstock.showing.describe import Field, described, fields
 from penstock.showing.html import escaped, table
 from penstock.showing.sheet import images_in, png, sheet
 
-__all__ = ["Shown", "show"]
-
 #: samples of a list that are described one by one
 _MOST = 8
 

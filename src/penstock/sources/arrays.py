@@ -16,8 +16,6 @@ from penstock.sources.source import Indices, length_of, why_long_list
 from penstock.tensors import array_of, dtype_name, is_tensor, tensor_of
 from penstock.trees import batch_dtype, stacked
 
-__all__ = ["ArraySource"]
-
 
 class ArraySource(ChosenSource):
     """Row i of every array. Over real arrays a batch is one vectorised read.

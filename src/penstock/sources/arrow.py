@@ -23,8 +23,6 @@ from penstock.sources.shards import Options
 from penstock.sources.source import Indices
 from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource, batch_of
 
-__all__ = ["ArrowSource", "ArrowTable"]
-
 _PURPOSE = "reading Arrow files"
 _FILE_MAGIC = b"ARROW1"
 #: a table above this is not copied to other processes

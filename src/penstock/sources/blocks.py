@@ -15,8 +15,6 @@ from penstock.sources.shards import Options, Shard, ShardSource, split_runs
 from penstock.sources.source import Indices
 from penstock.trees import batch_dtype, stacked
 
-__all__ = ["BlockShard", "BlockSource"]
-
 
 class BlockShard(Shard):
     """One file: its arrays by name, all of one length."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from penstock.errors import PlanError
 from penstock.sources.source import Bare, IndexedSource, Indices, picked
 
-__all__ = ["ChosenSource", "content_of", "subset_of"]
-
 
 class ChosenSource(IndexedSource):
     """All samples of something, or those that ``indices=`` names."""

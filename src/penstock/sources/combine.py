@@ -12,8 +12,6 @@ from penstock.ops.op import Key
 from penstock.provenance import Part, Place, Row
 from penstock.sources.source import Composite, Flow
 
-__all__ = ["ConcatSource", "ZipSource"]
-
 
 class _Parts(Composite):
     def __init__(self, flows: Sequence[Flow]) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 from penstock.sources.source import IndexedSource, Indices
 from penstock.trees import read_only
 
-__all__ = ["ConstantSource"]
-
 
 class ConstantSource(IndexedSource):
     """What ``make()`` returns, for every index. It is called when the first sample is read, once per process."""

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from penstock.errors import PlanError, ReadError
 from penstock.formats.columns import Columns, arrow, import_arrow
 from penstock.formats.compressed import decompressed
-from penstock.formats.csv import Dialect, build_index, header_of
+from penstock.formats.csv import Dialect as Dialect
+from penstock.formats.csv import build_index, header_of
 from penstock.formats.groups import Groups
 from penstock.formats.index import Where, index_of
 from penstock.formats.spans import read_pieces
@@ -26,8 +27,6 @@ from penstock.sources.shards import Options, split_runs
 from penstock.sources.source import Indices
 from penstock.sources.streams import FileStream
 from penstock.sources.tables import TableShard, TableSource
-
-__all__ = ["CsvSource", "CsvStream", "Dialect"]
 
 KIND = "csv 1"
 #: indexing a smaller file takes less than half a second

@@ -13,8 +13,6 @@ from penstock.errors import PlanError
 from penstock.randomness import Draws, derive
 from penstock.sources.source import IndexedSource, Indices
 
-__all__ = ["FakeSource"]
-
 
 class FakeSource(IndexedSource):
     """Random samples of a given shape that depend on their index alone, or one constant sample."""

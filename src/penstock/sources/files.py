@@ -12,8 +12,6 @@ from penstock.sources.chosen import ChosenSource, subset_of
 from penstock.sources.listing import Listing, one_line, read_or_skip
 from penstock.sources.source import Indices
 
-__all__ = ["FileSource"]
-
 
 class FileSource(ChosenSource):
     """``{"data": bytes, "path": str}`` for every file, or its path alone.

@@ -18,8 +18,6 @@ from penstock.sources.listing import Listing, one_line, read_or_skip
 from penstock.sources.source import Indices
 from penstock.storage import ALL, folders
 
-__all__ = ["FolderSource"]
-
 
 class FolderSource(ChosenSource):
     """``{"image": bytes, "label": int, "path": str}`` for every file below a folder.

@@ -26,8 +26,6 @@ from penstock.sources.blocks import BlockShard, BlockSource
 from penstock.sources.shards import Options
 from penstock.sources.source import Indices
 
-__all__ = ["Hdf5Source"]
-
 #: decoded chunks that HDF5 keeps for each data set, and the slots of its table: a prime, a hundred times the chunks
 _CHUNK_BYTES, _CHUNK_SLOTS = 1 << 26, 100_003
 #: rows that are read in vain to make one call of two

@@ -12,8 +12,6 @@ from penstock.ops.functions import function_name, where
 from penstock.ops.joint import Length
 from penstock.sources.source import StreamSource
 
-__all__ = ["IterableSource"]
-
 
 class IterableSource(StreamSource):
     """A callable that makes an iterable per epoch, or an iterable that can be iterated again."""

@@ -24,8 +24,6 @@ from penstock.sources.shards import Options, Shard, ShardSource
 from penstock.sources.source import Indices
 from penstock.sources.streams import FileStream
 
-__all__ = ["Json", "LineSource", "LineStream", "Text"]
-
 #: indexing a smaller file takes less than half a second
 _KEPT_BYTES = 1 << 28
 #: lines of more bytes are decoded each from its place: to decode all and then take them apart would copy them twice

@@ -35,8 +35,6 @@ from penstock.storage import (
     walked,
 )
 
-__all__ = ["Listing", "one_line", "read_or_skip"]
-
 _FORMAT = "penstock manifest 1"
 #: lines of a manifest that are decoded at a time
 _LINES = 4096

@@ -24,8 +24,6 @@ from penstock.formats.tree import TREE_KEY, TREE_MARK, from_msgpack
 from penstock.sources.shards import Shard, ShardSource
 from penstock.sources.source import Indices
 
-__all__ = ["LmdbSource"]
-
 KIND = "lmdb 1"
 #: A database that stays in memory is read fastest with the kernel's readahead; of a larger one, read at random, it
 #: would read ten times as much as is wanted.

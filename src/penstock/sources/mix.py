@@ -20,8 +20,6 @@ from penstock.randomness import derive
 from penstock.sources.source import Composite, Flow
 from penstock.turns import Shares, whole_weights
 
-__all__ = ["MixSource"]
-
 #: passes after a component's first are epochs from here on, below twice this: far from those that a loader
 #: counts, and small enough for whatever multiplies them
 _PASSES = 1 << 21

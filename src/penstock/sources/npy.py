@@ -23,8 +23,6 @@ from penstock.sources.chosen import ChosenSource, subset_of
 from penstock.sources.shards import Options, Shard, files_label, names_content
 from penstock.sources.source import Indices
 
-__all__ = ["CACHE_BYTES", "NpyFiles", "NpySource"]
-
 #: decompressed arrays that a process keeps
 CACHE_BYTES = 1 << 29
 #: what zipfile and its decompressors raise over damaged files

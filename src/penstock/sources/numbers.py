@@ -7,8 +7,6 @@ from typing import Any
 
 from penstock.sources.source import IndexedSource, Indices
 
-__all__ = ["Items", "Numbers"]
-
 
 class Numbers(IndexedSource):
     """Sample i is the number i; everything else is as `whole` says."""

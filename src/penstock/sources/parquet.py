@@ -26,8 +26,6 @@ from penstock.sources.source import Indices
 from penstock.sources.streams import FileStream
 from penstock.sources.tables import CACHE_BYTES, TableShard, TableSource, said
 
-__all__ = ["ParquetSource", "ParquetStream"]
-
 _PURPOSE = "reading Parquet files"
 #: bytes of a number in memory: what the file says of it, and how the file holds it, where it says no more
 _NARROW = {"INT_8": 1, "UINT_8": 1, "INT_16": 2, "UINT_16": 2}

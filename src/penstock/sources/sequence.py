@@ -12,8 +12,6 @@ from penstock.sources.chosen import ChosenSource, subset_of
 from penstock.sources.source import Indices, length_of, why_long_list
 from penstock.trees import read_only
 
-__all__ = ["SequenceSource"]
-
 #: their slices are made of the same items, at the speed of C
 _SLICED = (list, tuple, range)
 

@@ -24,8 +24,6 @@ from penstock.errors import ReadError, Skip
 from penstock.sources.chosen import ChosenSource, subset_of
 from penstock.sources.source import Indices
 
-__all__ = ["Options", "Shard", "ShardSource", "files_label", "names_content", "split_runs"]
-
 #: threads that make indexes; they mostly wait for the disk or the network
 _INDEXERS = 8
 #: the user's ``storage_options=``

@@ -24,20 +24,6 @@ from penstock.ops.joint import Joint, Length, Memo
 from penstock.ops.op import Key, Op
 from penstock.trees import nbytes
 
-__all__ = [
-    "Bare",
-    "Composite",
-    "Flow",
-    "IndexedSource",
-    "Indices",
-    "Opening",
-    "Source",
-    "StreamSource",
-    "length_of",
-    "picked",
-    "why_long_list",
-]
-
 #: a Python list of so many bytes is not copied into other processes
 _LONG_BYTES = 1_000_000
 #: items of it that are looked at, to find that out

@@ -8,8 +8,6 @@ from typing import Any
 from penstock.sources.shards import Options, files_label, names_content
 from penstock.sources.source import StreamSource
 
-__all__ = ["FileStream"]
-
 
 class FileStream(StreamSource):
     """Records of files that are read forward."""

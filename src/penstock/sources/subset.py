@@ -13,8 +13,6 @@ from penstock.indices import split
 from penstock.sources.chosen import content_of, subset_of
 from penstock.sources.source import Composite, IndexedSource, Indices, Source, picked
 
-__all__ = ["Subset", "split_source"]
-
 
 class Subset(IndexedSource):
     """Sample i is sample ``indices[i]`` of `whole`; everything else is as the whole says.

@@ -22,8 +22,6 @@ from penstock.sources.shards import Options, Shard, ShardSource, split_runs
 from penstock.sources.source import Indices
 from penstock.trees import stacked
 
-__all__ = ["CACHE_BYTES", "TableShard", "TableSource", "batch_of", "said"]
-
 #: decoded row groups that a process keeps
 CACHE_BYTES = 1 << 29
 #: rows of more row groups than this are read from one table of all rows, if that fits

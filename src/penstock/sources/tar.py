@@ -27,8 +27,6 @@ from penstock.sources.shards import Options, Shard, ShardSource
 from penstock.sources.source import Indices
 from penstock.sources.streams import FileStream
 
-__all__ = ["Fields", "Layout", "TarSource", "TarStream"]
-
 #: fields by extension, or under names of the user's own; alternatives as "jpg;png"
 Fields = Sequence[str] | Mapping[str, str] | None
 

@@ -23,8 +23,6 @@ from penstock.sources.shards import Options, Shard, ShardSource
 from penstock.sources.source import Indices
 from penstock.sources.streams import FileStream
 
-__all__ = ["Examples", "RecordSource", "RecordStream"]
-
 #: names of features, or names with what each of them is: bytes, str, int, float, or (shape, dtype)
 Features = Sequence[str] | Mapping[str, Any] | None
 

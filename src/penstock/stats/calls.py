@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 
 from penstock.machine import run_delay_s
 
-__all__ = ["EVERY_S", "TIMED_CALLS", "CallTimes", "Op", "Timed", "Timing"]
-
 #: how often a ticket of a stage is timed
 EVERY_S = 0.1
 #: so many calls of one function are timed in a ticket

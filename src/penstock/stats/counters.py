@@ -11,8 +11,6 @@ from typing import Any
 
 from penstock.stats.calls import EVERY_S, CallTimes, Timing
 
-__all__ = ["SUMMED", "ReaderCounters", "StageCounters"]
-
 #: the counters of a stage that ``loader.stats()`` shows, each summed over all plans of a loader
 SUMMED = (
     "working_s",

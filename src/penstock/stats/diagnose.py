@@ -14,8 +14,6 @@ from penstock.stats.history import Snapshot
 from penstock.stats.period import Period
 from penstock.stats.report import Diagnosis, StageDiagnosis, duration, per_second, percent, size, times
 
-__all__ = ["LOOP", "diagnose"]
-
 LOOP = "training loop"
 
 #: a loop that waits less than this is as good as always fed: the rest is scheduling noise

@@ -12,8 +12,6 @@ from math import inf, isfinite
 from penstock.errors import PlanError
 from penstock.stats.histogram import Histogram
 
-__all__ = ["prometheus"]
-
 #: what only grows, beside seconds
 _COUNTS = frozenset(
     [

@@ -16,8 +16,6 @@ from penstock.stats.facts import Limits, StageFacts
 from penstock.stats.period import Period
 from penstock.stats.report import OpDiagnosis, StageDiagnosis
 
-__all__ = ["Figures", "Limit"]
-
 #: a share of the time at work from which on a stage does nothing else than to read its stream
 _ONLY_READS = 0.8
 #: capacities that differ by less are about the same

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["Histogram"]
-
 #: the first step is 32 µs, the last one 33.6 s; what takes longer is in none but the total
 _FIRST, _LAST = 5, 25
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
-__all__ = ["History", "Snapshot"]
-
 #: how long until the next one: this, or this part of the run so far, or at the most this. To read all counters
 #: takes a third of a millisecond, for which the training loop waits
 _EVERY_S, _PART, _SELDOM_S = 0.1, 1 / 20, 0.5

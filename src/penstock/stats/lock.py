@@ -16,8 +16,6 @@ from time import perf_counter, process_time, sleep
 
 from penstock.machine import run_delay_s
 
-__all__ = ["LOCK_PROBE", "LockProbe"]
-
 _NAP_S = 0.0001
 #: the most that a try counts: whoever holds the lock is asked to let go of it after this time. A virtual machine
 #: that stands still for tens of milliseconds would outweigh all other tries

@@ -6,8 +6,6 @@ from math import inf
 
 from penstock.stats.history import Snapshot
 
-__all__ = ["Period"]
-
 
 class Period:
     """What was counted between two snapshots."""

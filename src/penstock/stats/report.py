@@ -10,22 +10,6 @@ from typing import Any
 from penstock.errors import PlanError
 from penstock.lazy import named
 
-__all__ = [
-    "RANK_HEAD",
-    "Diagnosis",
-    "OpDiagnosis",
-    "RankDiagnosis",
-    "StageDiagnosis",
-    "caveat",
-    "duration",
-    "per_second",
-    "percent",
-    "rank_rows",
-    "size",
-    "table",
-    "times",
-]
-
 #: counters of less say little
 _SHORT_S = 0.5
 #: cores that other programs take that are worth a word

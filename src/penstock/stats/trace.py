@@ -12,8 +12,6 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-__all__ = ["LOOP_TRACK", "Recording"]
-
 #: the track of the training loop; workers are numbered from the next number on
 LOOP_TRACK = 1
 

@@ -9,8 +9,6 @@ from penstock.machine import busy_s, cpu_periods, cpus, quota_groups
 from penstock.stats.counters import ReaderCounters
 from penstock.stats.lock import LOCK_PROBE
 
-__all__ = ["NOTHING", "Clock", "Meter", "Spent", "Watch"]
-
 
 class Spent(NamedTuple):
     """What a piece of work took."""

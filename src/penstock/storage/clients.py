@@ -24,8 +24,6 @@ from penstock.errors import PenstockError, PlanError, missing_extra
 from penstock.storage.paths import scheme_of
 from penstock.storage.retry import GROWTH, Retries, first_line, split_options
 
-__all__ = ["Client", "client_of", "forget_clients"]
-
 #: options of the HTTP client, and not of the store
 _CLIENT_OPTIONS = {
     *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "default_headers"),

@@ -18,8 +18,6 @@ from penstock import system
 from penstock.errors import PlanError, ReadError
 from penstock.storage.paths import matcher
 
-__all__ = ["DiskFile", "folders_in", "read_whole", "walk"]
-
 #: descriptors that are kept open between reads; the one that was opened first is closed for another
 _MOST_OPEN = 256
 #: read at once by `DiskFile.open`

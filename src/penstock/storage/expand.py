@@ -17,8 +17,6 @@ from penstock.errors import PlanError
 from penstock.storage import disk, objects, systems
 from penstock.storage.paths import braced, has_magic, joined, local, matcher, scheme_of, split_magic
 
-__all__ = ["ALL", "expanded", "folders", "listed", "walked"]
-
 #: all files below a folder
 ALL = "**/*"
 

@@ -10,8 +10,6 @@ from penstock.storage.objects import SCHEMES, ObjectFile
 from penstock.storage.paths import local, scheme_of
 from penstock.storage.systems import SystemFile
 
-__all__ = ["File", "file", "read_all"]
-
 #: requests that one call of `read_all` has under way, and that all calls of a process have together
 _AT_ONCE = 16
 _AT_ONCE_IN_ALL = 64

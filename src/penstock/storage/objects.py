@@ -18,8 +18,6 @@ from penstock.storage.paths import scheme_of
 from penstock.storage.remote import RemoteFile
 from penstock.storage.retry import Retries, first_line, split_options
 
-__all__ = ["SCHEMES", "ObjectFile", "folders_in", "names_below"]
-
 T = TypeVar("T")
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "http", "https"})

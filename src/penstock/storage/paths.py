@@ -13,8 +13,6 @@ from functools import lru_cache
 
 from penstock.errors import PlanError
 
-__all__ = ["braced", "has_magic", "joined", "local", "matcher", "scheme_of", "split_magic", "without_query"]
-
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
 _MAGIC = re.compile(r"[*?[]")
 _BRACES = re.compile(r"\{([^{}]*)\}")

@@ -10,8 +10,6 @@ from typing import Any, BinaryIO, Protocol, cast
 from penstock.errors import ReadError
 from penstock.storage.retry import Retries, split_options
 
-__all__ = ["RemoteFile", "Seekable"]
-
 #: asked for at a time by `RemoteFile.open`: few requests, and little that is asked for in vain
 _CHUNK_BYTES = 4 << 20
 

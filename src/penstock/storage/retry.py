@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 from penstock.checks import whole_number
 from penstock.errors import PlanError, ReadError
 
-__all__ = ["GROWTH", "Retries", "first_line", "split_options"]
-
 T = TypeVar("T")
 
 _FIRST_PAUSE_S = 0.025

@@ -14,8 +14,6 @@ from penstock.storage.paths import scheme_of
 from penstock.storage.remote import RemoteFile
 from penstock.storage.retry import first_line, split_options
 
-__all__ = ["SystemFile", "folders_in", "names_below"]
-
 T = TypeVar("T")
 
 #: failures that stay

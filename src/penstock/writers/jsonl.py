@@ -7,8 +7,6 @@ from typing import Any, BinaryIO
 from penstock.formats.tree import to_json
 from penstock.writers.writer import FileWriter
 
-__all__ = ["JsonlWriter"]
-
 
 class JsonlWriter(FileWriter):
     """See `from_jsonl(tree=True)`, which reads it back."""

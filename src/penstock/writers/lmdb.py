@@ -17,8 +17,6 @@ from penstock.errors import NotCarried, PenstockError, PlanError, missing_extra
 from penstock.formats.tree import TREE_KEY, TREE_MARK, to_msgpack
 from penstock.writers.writer import STATE, State, Writer, durable, saved_state
 
-__all__ = ["LmdbWriter"]
-
 #: what the database may grow to: addresses, and on Linux no more than that
 _LARGEST = 1 << 44 if sys.platform == "linux" else 1 << 36
 #: LMDB's own limit on keys

@@ -14,8 +14,6 @@ from penstock.formats.kinds import META, WHOLE, Form, fits, kind_of, kinds_of, t
 from penstock.trees import nbytes
 from penstock.writers.writer import FileWriter
 
-__all__ = ["ParquetWriter"]
-
 #: a row group has about so many bytes, and at most so many rows
 _GROUP_BYTES, _GROUP_ROWS = 1 << 25, 100_000
 

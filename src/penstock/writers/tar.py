@@ -17,8 +17,6 @@ from penstock.formats.tar import BLOCK
 from penstock.formats.webdataset import TREE, sample_name
 from penstock.writers.writer import FileWriter
 
-__all__ = ["TarWriter"]
-
 _PLAIN = re.compile(rb"[\x20-\x7e]{1,100}")
 _LARGEST = 8**11
 #: an archive fills whole records of this size, as tar writes them

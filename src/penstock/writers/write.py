@@ -26,8 +26,6 @@ from penstock.program.failure import take_note
 from penstock.sources.source import Flow
 from penstock.writers.writer import State, Writer
 
-__all__ = ["FORMATS", "Written", "write"]
-
 #: where each writer is
 FORMATS = {
     "jsonl": "penstock.writers.jsonl:JsonlWriter",

@@ -16,8 +16,6 @@ from typing import Any, BinaryIO, ClassVar
 
 from penstock.errors import PenstockError, PlanError
 
-__all__ = ["STATE", "FileWriter", "Writer", "durable", "saved_state"]
-
 #: the file with the state, beside the shards
 STATE = ".penstock-write.json"
 

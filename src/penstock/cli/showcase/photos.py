@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from penstock.errors import missing_extra
 
-__all__ = ["HEIGHT", "WIDTH", "augment", "load", "make_photos"]
-
 WIDTH, HEIGHT = 480, 360
 CROP = 224
 

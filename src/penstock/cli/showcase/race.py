@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     Progress: TypeAlias = Callable[[int, float], None]
 
-__all__ = ["Run", "cores", "feed", "pipeline", "plain_batches", "suitable_step_s"]
-
 
 @dataclass(frozen=True, slots=True)
 class Run:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from penstock.cli.showcase.race import Run
     from penstock.stats.report import Diagnosis
 
-__all__ = ["busy_cells", "show_gain", "show_stages"]
 
 _LABEL = 28
 _STRIP_STEPS = 8

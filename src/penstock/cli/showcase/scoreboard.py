@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from penstock.cli.screen import Screen
     from penstock.cli.showcase.race import Progress
 
-__all__ = ["COLOURS", "NAMES", "Scoreboard"]
 
 NAMES = ("plain loop", "penstock")
 COLOURS = ("yellow", "green")
