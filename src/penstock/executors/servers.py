@@ -95,6 +95,10 @@ class Server:
             with suppress(subprocess.TimeoutExpired):
                 self._popen.wait(_END_S)
 
+    def failed(self) -> bool:
+        """Whether it is known to have ended by a fault of its own, and not because somebody killed it."""
+        return self._popen.poll() not in (None, 0, -signal.SIGKILL)
+
     def forget(self) -> None:
         """In a forked child: it belongs to the parent."""
         self.key, self._popen.returncode = (), 0  # so that nobody waits for it here

@@ -300,7 +300,9 @@ class Process:
                 self._end.look()
                 if self._end.orphaned:
                     self.kill()
-                    self._end.exit = Exit(None, signal.SIGKILL, 0)
+                    if self.server is not None and not self.server.failed():
+                        # Whoever killed the server has killed this one, too.
+                        self._end.exit = Exit(None, signal.SIGKILL, 0)
             return self._end
 
     def _await_birth(self) -> ServedChild | OwnChild:

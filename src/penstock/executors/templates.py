@@ -17,6 +17,7 @@ There are templates on Linux only: elsewhere a process cannot count its own thre
 
 from __future__ import annotations
 
+import signal
 import socket
 import sys
 import threading
@@ -130,6 +131,10 @@ class Template(servers.Server):
 
     def close(self) -> None:
         self.process.close()
+
+    def failed(self) -> bool:
+        end = self.process.exit(0)
+        return end is not None and end.code != 0 and end.signal != signal.SIGKILL
 
     def forget(self) -> None:
         self.key, self._dead = (), True
