@@ -60,10 +60,14 @@ class Member(NamedTuple):
     number: int
 
     @property
+    def had_place(self) -> bool:
+        """Whether it was put into the group here. What a source or a function gave as a batch has only a number."""
+        return isinstance(self.group, (range, list)) and self.number < len(self.group)
+
+    @property
     def place(self) -> Place:
-        """The place that the sample had before it was grouped."""
-        group = self.group
-        return group[self.number] if isinstance(group, (range, list)) and self.number < len(group) else group
+        """The place that the sample had before it was grouped; that of the group if it had none."""
+        return self.group[self.number] if self.had_place else self.group
 
 
 def _inner(place: Place) -> Place:
@@ -127,6 +131,8 @@ def counter(place: Place) -> tuple[int, int]:
 
     >>> counter(7), counter((7, 0)) == counter((7, 1)), counter(range(7, 9))
     ((7, 0), False, (7, 0))
+    >>> counter(Member(range(7, 9), 1)), counter(Member(7, 0)) == counter(Member(7, 1))
+    ((8, 0), False)
     """
     way = 0
     while not isinstance(place, int):
@@ -140,6 +146,8 @@ def counter(place: Place) -> tuple[int, int]:
             way = (way * _MIX + 3 * crc32(place.name.encode()) + 2) & _WORD
         elif kind is Piece:
             way = (way * _MIX + 3 * place.start + 3) & _WORD
+        elif kind is Member and not place.had_place:
+            way = (way * _MIX + place.number + 1) & _WORD
         place = _inner(place)
     return place, way
 
@@ -158,13 +166,13 @@ def single(place: Place) -> bool:
 def way(place: Place) -> tuple[int, ...]:
     """The sub-indices that lead from a sample of the source to the one at `place`.
 
-    >>> way(7), way((7, 2, 0)), way((Passed((7, 2), 3), 1))
-    ((), (2, 0), (2, 1))
+    >>> way(7), way((7, 2, 0)), way((Passed((7, 2), 3), 1)), way(Member(7, 2)), way(Member(range(7, 9), 1))
+    ((), (2, 0), (2, 1), (2,), ())
     """
     if type(place) is tuple:
         return (*way(place[0]), *place[1:])
     if type(place) is Member:
-        return way(place.place)
+        return way(place.place) if place.had_place else (*way(place.group), place.number)
     return way(_inner(place)) if isinstance(place, tuple) else ()
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import namedtuple
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tests.cases import for_each
 from tests.helpers import any_workers, few_layouts, plain, until_error
 
 import penstock as ps
+from penstock.testing import check_resume
 
 Point = namedtuple("Point", "x y")
 
@@ -89,3 +91,31 @@ def test_draws_behind_it_are_those_of_the_samples():
     plainly = ps.from_sequence(range(20)).map(draw, rng=True)
     behind = ps.from_sequence(range(20)).batch(6).unbatch().map(draw, rng=True)
     assert list(plainly) == list(behind)
+
+
+def doubled(batch):
+    return np.concatenate([batch, batch + 100])
+
+
+#: samples that were never put into a batch one by one, so that their batch and their number are all they have
+BATCHES_FROM_ELSEWHERE = {
+    "the source": lambda: ps.from_sequence([np.arange(n, n + 4) for n in range(0, 24, 4)]),
+    "a stream": lambda: ps.from_iterable([np.arange(n, n + 4) for n in range(0, 24, 4)]),
+    "a function": lambda: ps.from_sequence(range(12)).batch(4).map(doubled),
+    "several pipelines": lambda: ps.concat(*(ps.from_sequence(range(n, n + 12)).batch(4) for n in (0, 20))),
+}
+
+
+@for_each("where", BATCHES_FROM_ELSEWHERE)
+def test_samples_of_batches_from_elsewhere_have_draws_and_turns_of_their_own(where):
+    samples = BATCHES_FROM_ELSEWHERE[where]().unbatch()
+    draws = list(samples.map(lambda _, rng: rng.random(), rng=True))
+    assert len(set(draws)) == len(draws) == 24
+    order = list(samples.shuffle(window=24))
+    assert sorted(order) == sorted(samples)
+    assert sum(abs(int(one) - int(other)) == 1 for one, other in pairwise(order)) < 8
+
+
+@for_each("where", BATCHES_FROM_ELSEWHERE)
+def test_a_window_over_samples_of_batches_from_elsewhere_is_resumed_exactly(where):
+    check_resume(BATCHES_FROM_ELSEWHERE[where]().unbatch().shuffle(window=10).batch(5, collate=list), every=2)

@@ -76,7 +76,8 @@ def _plain(program: Program, epoch: int, place: Place) -> Any:
     if isinstance(place, (list, range)):
         return [_plain(program, epoch, one) for one in place]
     if type(place) is Member:
-        return _plain(program, epoch, place.place)
+        own = _plain(program, epoch, place.place)
+        return own if place.had_place else {"of": own, "way": [place.number]}
     if type(place) is Row:
         return {"row": [_plain(program, epoch, one) for one in place.places]}
     if type(place) is Part:

@@ -239,6 +239,7 @@ def _from(place: Place) -> tuple[Any, ...]:
     steps: tuple[int, ...] = ()
     while not isinstance(place, int):
         if type(place) is Member:
+            steps = steps if place.had_place else (place.number, *steps)
             place = place.place
             continue
         if type(place) is tuple:
