@@ -128,7 +128,7 @@ def test_no_more_than_depth_batches_are_on_the_device_ahead(fake):
 
         read = 0
         most = 0
-        with numbers(160).to("cuda", depth=depth).map(note).loader() as loader:
+        with numbers(160, width=100).to("cuda", depth=depth).map(note).loader() as loader:  # made in no time
             for _ in loader:
                 read += 1
                 most = max(most, len(alive) - read)

@@ -80,9 +80,11 @@ class StageRun:
         self.plain = not inlet.pumps and not self.outlet.follows
         #: whether tickets in hand count as made: in a stage that draws ahead, and in an epoch begun early
         self._draws = lane.draws
+        #: one unit a ticket: batches of a longer one would all leave at once, and others be made beside them
+        single = stage.interleave > 1 or stage.strict
         #: the most units of a ticket, where something other than its time limits it
-        self._most = 1 if stage.interleave > 1 else 1 << 30
-        self._sized = stage.interleave > 1 or stage.block_read or lane.remote or lane.draws or lane.budget.bounded
+        self._most = 1 if single else 1 << 30
+        self._sized = single or stage.block_read or lane.remote or lane.draws or lane.budget.bounded
         #: small chunks that may leave together: a quarter of what is kept ready, where samples are not counted
         self._together = 1
         if self.outlet.joins and not (stage.groups or lane.budget.bounded) and lane.bound_samples is None:
