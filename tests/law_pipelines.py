@@ -317,7 +317,10 @@ class Build:
             if rate and step.how == "Skip":
                 errors["on_error"] = "skip"
             more = {"interleave": size} if kind == "interleave" else {}
-            return p.flat_map(Several(number, rate, step.how, step.flag, self.salt), **more, **at, **errors)
+            several = Several(number, rate, step.how, step.flag, self.salt)
+            if kind == "flat_map" and number % 6 == 2 and not step.flag:
+                return p.map(several, **at, **errors).unbatch()  # these samples had no place before their batch
+            return p.flat_map(several, **more, **at, **errors)
         if kind == "window":
             return p.shuffle(window=size)
         if kind == "rebatch":
