@@ -428,3 +428,11 @@ def test_all_that_main_defines_works_without_a_main_guard(way, tmp_path):
     assert done.stdout == "all is well\n"
     assert done.stderr == ""
     assert log.read_text() == "ran "
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="only Linux has this kind of scheduling")
+def test_workers_do_not_take_a_core_at_once_from_what_runs_there():
+    assert set(ps.from_sequence(range(4)).map(lambda _: os.sched_getscheduler(0), on="process", workers=1)) == {
+        os.SCHED_BATCH
+    }
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER

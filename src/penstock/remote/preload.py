@@ -39,9 +39,16 @@ _is_worker = False
 
 
 def become_worker() -> None:
-    """Note that this process is a worker of another one."""
+    """Note that this process is a worker of another one.
+
+    On Linux it no longer takes a core at once from what runs there when it has something to do again: that may be
+    the training loop, which would then wait for a few milliseconds. Its share of the cores stays the same.
+    """
     global _is_worker
     _is_worker = True
+    with suppress(AttributeError, OSError):
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def refuse_in_import() -> None:
