@@ -158,7 +158,7 @@ class Runs:
     def __init__(self, function: Callable[[int], int], seconds: float, rounds: int) -> None:
         #: blocks in the order ABBA, so many times, are a pair
         self._rounds = rounds
-        data = ps.from_sequence(range(10**9)).map(function, workers=2).batch(16)
+        data = ps.from_sequence(range(10**12)).map(function, workers=2).batch(16)
         with redirect_stderr(StringIO()):
             self.loader = data.loader(dashboard=True)
         _untimed(self.loader, self.loader._timed())
@@ -205,7 +205,7 @@ def inside(function: Callable[[int], int], page: bool, seconds: float, parts: in
         setattr(owner, name, meter.around(method))
     shares = []
     try:
-        data = ps.from_sequence(range(10**9)).map(function, workers=2).batch(16)
+        data = ps.from_sequence(range(10**12)).map(function, workers=2).batch(16)
         with redirect_stderr(StringIO()):
             loader = data.loader(dashboard=page)
         with loader, opened(loader) if page else counted(loader):
