@@ -57,6 +57,10 @@ with data.loader(seed=1) as loader:
         with data.loader(seed=1, state=saved) as again:
             rest = [np.asarray(batch["x"]).ravel().tolist() for batch in again.jax()]
         assert rest == (seen[0][number + 1 :] or seen[1]), number
+try:
+    list(ps.from_arrays(x[:13]).batch(8).loader(inline=True).jax(sharding=spread))
+except ValueError as exc:
+    out["short"] = exc.__notes__[-1]
 print(json.dumps(out))
 """
 
@@ -115,6 +119,7 @@ def test_jax_trains_on_four_devices_and_resumes_where_the_loop_stood(tmp_path):
     pytest.importorskip("jax")
     found = run(JAX, tmp_path, XLA_FLAGS="--xla_force_host_platform_device_count=4", JAX_PLATFORMS="cpu")
     assert (found["devices"], found["same"], found["once"], found["new_order"]) == (4, True, True, True)
+    assert "drop_last=True" in found["short"]
     slope, offset = found["learned"]
     assert abs(slope - 3) < 0.1
     assert abs(offset - 1) < 0.1

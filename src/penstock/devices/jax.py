@@ -96,7 +96,15 @@ class JaxTransfer(Transfer):
             if not has_dlpack(value):
                 return value
             value = self._jax.dlpack.from_dlpack(value)
-        moved = self._put(value, self._where)
+        try:
+            moved = self._put(value, self._where)
+        except ValueError as exc:
+            if self._where is not None:
+                exc.add_note(
+                    f"an array of shape {tuple(value.shape)} was to be put on {self._where}; if it is the short "
+                    "last batch of an epoch, leave it out with batch(n, drop_last=True)"
+                )
+            raise
         if self._dtype is not None and self._jax.numpy.issubdtype(moved.dtype, self._jax.numpy.floating):
             moved = moved.astype(self._dtype)
         self._bytes += moved.nbytes
