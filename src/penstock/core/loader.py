@@ -7,7 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from penstock import system
 from penstock.checks import any_number, check_positive, whole_number
@@ -34,10 +34,6 @@ from penstock.program.chunk import Chunk, CountVaried
 from penstock.provenance import weights
 from penstock.resume.schema import Edge
 from penstock.sources.source import Flow
-
-if TYPE_CHECKING:
-    pass
-
 
 T = TypeVar("T", covariant=True)
 
